@@ -1,0 +1,307 @@
+//! The JSON-RPC 2.0 envelope: one message a line, the one table of error codes, and the typed method tables.
+//!
+//! Reads leniently where the peer can still be answered (a readable id is kept), writes strictly.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// Error codes, each with one meaning (JSON-RPC 2.0, section 5.1; -32000 is ours).
+pub mod code {
+    /// The line is not JSON.
+    pub const PARSE_ERROR: i64 = -32700;
+    /// The line is JSON, but no JSON-RPC 2.0 message; or a second `initialize`.
+    pub const INVALID_REQUEST: i64 = -32600;
+    /// No such method.
+    pub const METHOD_NOT_FOUND: i64 = -32601;
+    /// The params do not fit the method.
+    pub const INVALID_PARAMS: i64 = -32602;
+    /// The method failed inside.
+    pub const INTERNAL_ERROR: i64 = -32603;
+    /// A kernel error; `data.code` has its stable name.
+    pub const KERNEL_ERROR: i64 = -32000;
+}
+
+/// A request's id. `7` and `"7"` are different ids.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RequestId {
+    Number(i64),
+    Text(String),
+}
+
+impl RequestId {
+    /// Returns the id that a JSON value is, if it is one.
+    pub fn from_value(value: &Value) -> Option<Self> {
+        match value {
+            Value::Number(number) => number.as_i64().map(Self::Number),
+            Value::String(text) => Some(Self::Text(text.clone())),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(formatter, "{number}"),
+            Self::Text(text) => write!(formatter, "{text:?}"),
+        }
+    }
+}
+
+/// An error response's `error` member.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RpcError {
+    pub code: i64,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+}
+
+impl RpcError {
+    /// Returns an error without data.
+    pub fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+}
+
+impl fmt::Display for RpcError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} (code {})", self.message, self.code)
+    }
+}
+
+impl std::error::Error for RpcError {}
+
+/// One message.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Message {
+    Request { id: RequestId, method: String, params: Value },
+    Notification { method: String, params: Value },
+    Response { id: RequestId, outcome: Result<Value, RpcError> },
+}
+
+/// Why a line is no message.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum MessageError {
+    /// The line is not JSON.
+    #[error("the line is not JSON: {reason}")]
+    NotJson { reason: String },
+    /// The line is JSON, but no message; `id` is what could be read of its id.
+    #[error("the line is not a JSON-RPC 2.0 message: {reason}")]
+    NotMessage { id: Option<RequestId>, reason: String },
+}
+
+impl Message {
+    /// Returns the message that a line holds.
+    ///
+    /// # Errors
+    /// When the line is not JSON, or is JSON but no JSON-RPC 2.0 message.
+    pub fn parse(line: &[u8]) -> Result<Self, MessageError> {
+        let value: Value = serde_json::from_slice(line)
+            .map_err(|error| MessageError::NotJson { reason: error.to_string() })?;
+        Self::from_value(value)
+    }
+
+    /// Returns the message that a JSON value is.
+    ///
+    /// # Errors
+    /// When it is no JSON-RPC 2.0 message.
+    pub fn from_value(value: Value) -> Result<Self, MessageError> {
+        let Value::Object(mut members) = value else {
+            let what = if value.is_array() { "batches are not understood" } else { "it is no object" };
+            return Err(MessageError::NotMessage { id: None, reason: what.to_owned() });
+        };
+        let id = members.get("id").and_then(RequestId::from_value);
+        Self::from_members(&mut members).map_err(|reason| MessageError::NotMessage { id, reason })
+    }
+
+    fn from_members(members: &mut Map<String, Value>) -> Result<Self, String> {
+        match members.get("jsonrpc") {
+            Some(Value::String(version)) if version == "2.0" => {}
+            Some(other) => return Err(format!("`jsonrpc` must be \"2.0\", got {other}")),
+            None => return Err("`jsonrpc` is missing".to_owned()),
+        }
+        let id = match members.remove("id") {
+            None => None,
+            Some(Value::Null) if members.contains_key("method") => {
+                return Err("`id` must not be null".to_owned());
+            }
+            Some(Value::Null) => return Err("a response with `id` null answers nothing".to_owned()),
+            Some(value) => Some(
+                RequestId::from_value(&value)
+                    .ok_or_else(|| format!("`id` must be an integer or a string, got {value}"))?,
+            ),
+        };
+        match members.remove("method") {
+            Some(Value::String(method)) => {
+                let params = members.remove("params").unwrap_or(Value::Null);
+                Ok(match id {
+                    Some(id) => Self::Request { id, method, params },
+                    None => Self::Notification { method, params },
+                })
+            }
+            Some(other) => Err(format!("`method` must be a string, got {other}")),
+            None => Self::response(id, members),
+        }
+    }
+
+    fn response(id: Option<RequestId>, members: &mut Map<String, Value>) -> Result<Self, String> {
+        let id = id.ok_or("neither `method` nor `id` is there")?;
+        match (members.remove("result"), members.remove("error")) {
+            (Some(result), None) => Ok(Self::Response { id, outcome: Ok(result) }),
+            (None | Some(Value::Null), Some(error)) => {
+                let error =
+                    RpcError::deserialize(error).map_err(|error| format!("`error` does not fit: {error}"))?;
+                Ok(Self::Response { id, outcome: Err(error) })
+            }
+            (Some(_), Some(_)) => Err("`result` and `error` are both there".to_owned()),
+            (None, None) => Err("neither `method`, `result` nor `error` is there".to_owned()),
+        }
+    }
+
+    /// Returns the message as one line without its newline.
+    pub fn to_line(&self) -> String {
+        let value = match self {
+            Self::Request { id, method, params } => {
+                json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+            }
+            Self::Notification { method, params } => {
+                json!({"jsonrpc": "2.0", "method": method, "params": params})
+            }
+            Self::Response { id, outcome: Ok(result) } => {
+                json!({"jsonrpc": "2.0", "id": id, "result": result})
+            }
+            Self::Response { id, outcome: Err(error) } => json!({"jsonrpc": "2.0", "id": id, "error": error}),
+        };
+        value.to_string()
+    }
+}
+
+/// A request method with its types, so that a call cannot mix them up.
+pub trait Method {
+    /// The name on the wire.
+    const NAME: &'static str;
+    /// What is sent.
+    type Params: Serialize + DeserializeOwned + JsonSchema;
+    /// What comes back.
+    type Result: Serialize + DeserializeOwned + JsonSchema;
+}
+
+/// A notification with the type of its params.
+pub trait Notice {
+    /// The name on the wire.
+    const NAME: &'static str;
+    /// What is sent.
+    type Params: Serialize + DeserializeOwned + JsonSchema;
+}
+
+/// Declares the methods of a protocol: a marker type each, and the list of their names.
+macro_rules! method_table {
+    ($(#[$meta:meta])* pub const $table:ident; $($marker:ident: $name:literal, $params:ident => $result:ident;)*) => {
+        $(#[$meta])*
+        pub const $table: &[&str] = &[$($name),*];
+
+        /// Marker types of the methods, each tying a name to its params and result.
+        pub mod methods {
+            $(
+                #[doc = concat!("The method `", $name, "`.")]
+                #[derive(Debug, Clone, Copy)]
+                pub struct $marker;
+                impl $crate::jsonrpc::Method for $marker {
+                    const NAME: &'static str = $name;
+                    type Params = super::$params;
+                    type Result = super::$result;
+                }
+            )*
+
+            /// Calls `visit` once for each method of the table.
+            #[cfg(feature = "schema")]
+            pub(crate) fn visit(visitor: &mut impl $crate::schema::Visitor) {
+                $(visitor.method::<$marker>();)*
+            }
+        }
+    };
+}
+pub(crate) use method_table;
+
+/// Declares the notifications of a protocol, as `method_table` does its methods.
+macro_rules! notification_table {
+    ($(#[$meta:meta])* pub const $table:ident; $($marker:ident: $name:literal, $params:ident;)*) => {
+        $(#[$meta])*
+        pub const $table: &[&str] = &[$($name),*];
+
+        /// Marker types of the notifications, each tying a name to its params.
+        pub mod notifications {
+            $(
+                #[doc = concat!("The notification `", $name, "`.")]
+                #[derive(Debug, Clone, Copy)]
+                pub struct $marker;
+                impl $crate::jsonrpc::Notice for $marker {
+                    const NAME: &'static str = $name;
+                    type Params = super::$params;
+                }
+            )*
+
+            /// Calls `visit` once for each notification of the table.
+            #[cfg(feature = "schema")]
+            pub(crate) fn visit(visitor: &mut impl $crate::schema::Visitor) {
+                $(visitor.notification::<$marker>();)*
+            }
+        }
+    };
+}
+pub(crate) use notification_table;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Message, MessageError> {
+        Message::parse(line.as_bytes())
+    }
+
+    #[test]
+    fn every_kind_of_message_survives_the_line() {
+        for line in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"x":[1]}}"#,
+            r#"{"jsonrpc":"2.0","id":"1","method":"a","params":null}"#,
+            r#"{"jsonrpc":"2.0","method":"a","params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":null}"#,
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"m","data":{"k":1}}}"#,
+        ] {
+            let message = parse(line).unwrap();
+            assert_eq!(parse(&message.to_line()).unwrap(), message, "{line}");
+            assert!(!message.to_line().contains('\n'));
+        }
+    }
+
+    #[test]
+    fn a_bad_message_keeps_its_readable_id() {
+        let cases = [
+            (r#"{"id":7,"method":"a"}"#, Some(RequestId::Number(7))),
+            (r#"{"jsonrpc":"1.0","id":"x","method":"a"}"#, Some(RequestId::Text("x".to_owned()))),
+            (r#"{"jsonrpc":"2.0","id":7,"method":3}"#, Some(RequestId::Number(7))),
+            (r#"{"jsonrpc":"2.0","id":7}"#, Some(RequestId::Number(7))),
+            (
+                r#"{"jsonrpc":"2.0","id":7,"result":1,"error":{"code":1,"message":""}}"#,
+                Some(RequestId::Number(7)),
+            ),
+            (r#"{"jsonrpc":"2.0","id":7,"error":{"message":"no code"}}"#, Some(RequestId::Number(7))),
+            (r#"{"jsonrpc":"2.0","id":1.5,"method":"a"}"#, None),
+            (r#"{"jsonrpc":"2.0","id":null,"result":1}"#, None),
+            (r#"[1]"#, None),
+            (r#""x""#, None),
+        ];
+        for (line, expected) in cases {
+            let Err(MessageError::NotMessage { id, .. }) = parse(line) else { panic!("{line} is a message") };
+            assert_eq!(id, expected, "{line}");
+        }
+        assert!(matches!(parse("{"), Err(MessageError::NotJson { .. })));
+        assert!(matches!(parse(""), Err(MessageError::NotJson { .. })));
+    }
+}

@@ -1,0 +1,33 @@
+//! The manifest, `plugin.json`: how a plugin is started.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Contents of `plugin.json`. `name` must equal the name of the directory it stands in. Unknown keys pass.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Manifest {
+    pub name: String,
+    pub version: String,
+    pub entry: Entry,
+    /// JSON Schema of the plugin's own settings, the table `plugins.<name>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<Value>,
+}
+
+/// The program to start. `${PLUGIN_ROOT}` stands for the manifest's directory in `command`, `args` and the values of
+/// `env`; no shell is involved. The process starts in that directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Entry {
+    /// A path, or a name to be found on the PATH.
+    pub command: String,
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// Added to the environment a plugin gets.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+}

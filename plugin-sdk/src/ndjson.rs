@@ -1,0 +1,284 @@
+//! Lines of a wire: a codec whose item is a line or a fault, so that a bad line never ends the stream.
+//!
+//! A line over the cap is drained, not kept; while it passes, its top-level `id` is looked for, so that the call it
+//! belongs to can fail at once. Bytes that are not UTF-8 are a fault of that line alone.
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio_util::codec::{Decoder, Encoder};
+
+use crate::jsonrpc::RequestId;
+
+/// The most bytes of a line that a peer may send: 16 MiB.
+pub const MAX_LINE: usize = 16 * 1024 * 1024;
+
+/// What came in place of a line, or the line.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Line {
+    /// A line of valid UTF-8, without its newline.
+    Text(String),
+    /// A line that is not UTF-8, as far as it can be shown.
+    NotUtf8 { lossy: String, id: Option<RequestId> },
+    /// A line over the cap; its content is gone.
+    TooLong { length: u64, id: Option<RequestId> },
+}
+
+/// Splits bytes into lines and writes lines with their newline.
+#[derive(Debug)]
+pub struct NdjsonCodec {
+    cap: usize,
+    /// How far the buffer was searched for a newline.
+    searched: usize,
+    /// Set while a line over the cap is being drained.
+    drain: Option<Drain>,
+}
+
+#[derive(Debug)]
+struct Drain {
+    length: u64,
+    scan: IdScan,
+}
+
+impl NdjsonCodec {
+    /// Returns a codec that drains lines of more than `cap` bytes.
+    pub fn new(cap: usize) -> Self {
+        Self { cap, searched: 0, drain: None }
+    }
+
+    /// Takes `length` bytes from the buffer into the drained line.
+    fn drain(&mut self, buffer: &mut BytesMut, length: usize) {
+        let drain = self.drain.get_or_insert_with(|| Drain { length: 0, scan: IdScan::default() });
+        drain.length += length as u64;
+        drain.scan.feed(&buffer[..length]);
+        buffer.advance(length);
+        self.searched = 0;
+    }
+
+    fn finish(&mut self, bytes: BytesMut) -> Line {
+        match self.drain.take() {
+            Some(drain) => Line::TooLong { length: drain.length, id: drain.scan.id() },
+            None => text_or_fault(bytes),
+        }
+    }
+}
+
+fn text_or_fault(bytes: BytesMut) -> Line {
+    let bytes = bytes.strip_suffix(b"\r").unwrap_or(&bytes);
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Line::Text(text.to_owned()),
+        Err(_) => {
+            let mut scan = IdScan::default();
+            scan.feed(bytes);
+            Line::NotUtf8 { lossy: String::from_utf8_lossy(bytes).into_owned(), id: scan.id() }
+        }
+    }
+}
+
+impl Decoder for NdjsonCodec {
+    type Item = Line;
+    type Error = std::io::Error;
+
+    fn decode(&mut self, buffer: &mut BytesMut) -> Result<Option<Line>, Self::Error> {
+        let Some(offset) = memchr::memchr(b'\n', &buffer[self.searched..]) else {
+            self.searched = buffer.len();
+            if self.drain.is_some() || buffer.len() > self.cap {
+                let length = buffer.len();
+                self.drain(buffer, length);
+            }
+            return Ok(None);
+        };
+        let end = self.searched + offset;
+        if self.drain.is_some() || end > self.cap {
+            self.drain(buffer, end);
+        }
+        let bytes = if self.drain.is_some() { BytesMut::new() } else { buffer.split_to(end) };
+        buffer.advance(1);
+        self.searched = 0;
+        Ok(Some(self.finish(bytes)))
+    }
+
+    fn decode_eof(&mut self, buffer: &mut BytesMut) -> Result<Option<Line>, Self::Error> {
+        if let Some(line) = self.decode(buffer)? {
+            return Ok(Some(line));
+        }
+        if buffer.is_empty() && self.drain.is_none() {
+            return Ok(None);
+        }
+        self.searched = 0;
+        let rest = buffer.split();
+        Ok(Some(self.finish(rest)))
+    }
+}
+
+impl Encoder<Bytes> for NdjsonCodec {
+    type Error = std::io::Error;
+
+    fn encode(&mut self, line: Bytes, buffer: &mut BytesMut) -> Result<(), Self::Error> {
+        buffer.reserve(line.len() + 1);
+        buffer.extend_from_slice(&line);
+        buffer.extend_from_slice(b"\n");
+        Ok(())
+    }
+}
+
+/// Finds the top-level `id` member of a JSON object that passes by in pieces, in constant memory.
+#[derive(Debug, Default)]
+pub struct IdScan {
+    depth: u32,
+    in_string: bool,
+    escaped: bool,
+    /// The current string or bare value at depth 1, as far as it matters.
+    token: Vec<u8>,
+    /// Whether the last string at depth 1 was the key `id` and its colon came.
+    after_id: bool,
+    last_key_is_id: bool,
+    found: Option<Vec<u8>>,
+}
+
+impl IdScan {
+    /// The longest id that is remembered.
+    const MAX_ID: usize = 256;
+
+    /// Reads the next piece.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            if self.found.is_some() {
+                return;
+            }
+            if self.in_string { self.string_byte(byte) } else { self.plain_byte(byte) }
+        }
+    }
+
+    /// Returns the id, if one was found and is an integer or a string.
+    pub fn id(&self) -> Option<RequestId> {
+        let value = serde_json::from_slice(self.found.as_ref()?).ok()?;
+        RequestId::from_value(&value)
+    }
+
+    fn string_byte(&mut self, byte: u8) {
+        self.keep(byte);
+        match byte {
+            _ if self.escaped => self.escaped = false,
+            b'\\' => self.escaped = true,
+            b'"' => {
+                self.in_string = false;
+                if self.depth == 1 && !self.after_id {
+                    self.last_key_is_id = self.token == br#""id""#;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn plain_byte(&mut self, byte: u8) {
+        match byte {
+            b'"' => {
+                self.in_string = true;
+                if !self.after_id {
+                    self.token.clear();
+                }
+                self.keep(byte);
+            }
+            b':' if self.depth == 1 && !self.after_id && self.last_key_is_id => {
+                self.after_id = true;
+                self.token.clear();
+            }
+            b'{' | b'[' => self.depth = self.depth.saturating_add(1),
+            b',' | b'}' | b']' => {
+                if self.depth == 1 && self.after_id {
+                    self.found = Some(std::mem::take(&mut self.token));
+                }
+                self.last_key_is_id = false;
+                if byte != b',' {
+                    self.depth = self.depth.saturating_sub(1);
+                }
+            }
+            _ => self.keep(byte),
+        }
+    }
+
+    /// Remembers a byte where a key or the id may be; other values pass.
+    fn keep(&mut self, byte: u8) {
+        if self.depth == 1 && self.token.len() < Self::MAX_ID {
+            self.token.push(byte);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Decodes `pieces` as they arrive, then the end of input.
+    fn decode(cap: usize, pieces: &[&[u8]]) -> Vec<Line> {
+        let mut codec = NdjsonCodec::new(cap);
+        let mut buffer = BytesMut::new();
+        let mut lines = Vec::new();
+        for piece in pieces {
+            buffer.extend_from_slice(piece);
+            while let Some(line) = codec.decode(&mut buffer).unwrap() {
+                lines.push(line);
+            }
+        }
+        while let Some(line) = codec.decode_eof(&mut buffer).unwrap() {
+            lines.push(line);
+        }
+        lines
+    }
+
+    fn text(text: &str) -> Line {
+        Line::Text(text.to_owned())
+    }
+
+    #[test]
+    fn lines_are_found_wherever_the_pieces_end() {
+        let expected = vec![text("ab"), text(""), text("cd"), text("e")];
+        assert_eq!(decode(10, &[b"ab\n\ncd\r\ne"]), expected);
+        assert_eq!(decode(10, &[b"a", b"b\n", b"\nc", b"d\r", b"\ne"]), expected);
+    }
+
+    #[test]
+    fn a_bad_line_does_not_end_the_stream() {
+        let lines = decode(8, &[b"\xff\xfe\n", b"123456789012\n", b"ok\n"]);
+        assert!(matches!(&lines[0], Line::NotUtf8 { id: None, .. }));
+        assert_eq!(lines[1], Line::TooLong { length: 12, id: None });
+        assert_eq!(lines[2], text("ok"));
+    }
+
+    #[test]
+    fn the_id_of_a_drained_line_is_found_at_the_top_level_only() {
+        let long = "x".repeat(100);
+        for (line, id) in [
+            (
+                format!(r#"{{"jsonrpc":"2.0","result":{{"id":3,"t":"{long}"}},"id": 42 }}"#),
+                Some(RequestId::Number(42)),
+            ),
+            (format!(r#"{{"id":"a\"b","result":"{long}"}}"#), Some(RequestId::Text("a\"b".to_owned()))),
+            (format!(r#"{{"result":"{long} \"id\":5","x":["id",7]}}"#), None),
+            (format!(r#"{{"id":{{"id":1}},"result":"{long}"}}"#), None),
+            (format!(r#"{{"a":"id","b":"{long}"}}"#), None),
+            (format!(r#"["id",9,"{long}"]"#), None),
+        ] {
+            let halves = line.split_at(line.len() / 2);
+            let lines = decode(16, &[halves.0.as_bytes(), halves.1.as_bytes(), b"\nok\n"]);
+            assert_eq!(lines, vec![Line::TooLong { length: line.len() as u64, id }, text("ok")], "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn cutting_the_input_anywhere_changes_nothing(input: Vec<u8>, cut in 0usize..200) {
+            let cut = cut.min(input.len());
+            prop_assert_eq!(decode(8, &[&input]), decode(8, &[&input[..cut], &input[cut..]]));
+        }
+
+        #[test]
+        fn the_scanner_agrees_with_a_parser(id in any::<i64>(), before: String, after: String) {
+            let line = serde_json::json!({ "a": before, "b": [{"id": 1}], "id": id, "z": after }).to_string();
+            let mut scan = IdScan::default();
+            scan.feed(line.as_bytes());
+            prop_assert_eq!(scan.id(), Some(RequestId::Number(id)));
+        }
+    }
+}

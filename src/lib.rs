@@ -1,0 +1,3 @@
+//! bingo, a plugin host. `docs/architecture.md` is the map.
+
+pub mod ports;

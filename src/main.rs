@@ -1,0 +1,3 @@
+//! The `bingo` program.
+
+fn main() {}

@@ -1,0 +1,232 @@
+//! Ports: the traits through which a lower layer is used by a higher one, and the values that cross them.
+//!
+//! The kernel holds `dyn Tool`, `dyn Command`, `dyn Provider` and `dyn Journal` and never sees a process or a file;
+//! `app.rs` joins the sides.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bingo_plugin_sdk::calls::{CommandOutcome, Completion};
+use bingo_plugin_sdk::event::{ErrorCode, Frame, KernelError};
+use bingo_plugin_sdk::handshake::{CommandSpec, ProviderSpec, ToolSpec};
+use bingo_plugin_sdk::ids::{Seq, SessionId, TurnId};
+use bingo_plugin_sdk::item::{Level, ToolOutput};
+use bingo_plugin_sdk::provider::{ModelEvent, ModelRequest, ProviderError};
+use bingo_plugin_sdk::session::SessionSummary;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+/// A future behind a trait object.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Takes the live lines of a running tool. It is called by a reader and must return at once.
+pub type ProgressSink = Arc<dyn Fn(String) + Send + Sync>;
+
+/// What every call into a plugin carries: the snapshot it was made under, where it comes from, and its way out.
+#[derive(Clone)]
+pub struct CallContext {
+    pub snapshot: Arc<Snapshot>,
+    pub session: SessionId,
+    /// Absent outside a turn.
+    pub turn: Option<TurnId>,
+    /// The session's directory, absolute.
+    pub cwd: PathBuf,
+    /// Cancelled when nobody waits for the call any more.
+    pub cancel: CancellationToken,
+}
+
+/// An immutable table of what all plugins offer, replaced as a whole at each change and numbered.
+///
+/// A turn or a command takes exactly one and keeps it to its end.
+#[derive(Default)]
+pub struct Snapshot {
+    pub number: u64,
+    pub tools: Vec<Arc<dyn Tool>>,
+    pub commands: Vec<Arc<dyn Command>>,
+    pub providers: Vec<Arc<dyn Provider>>,
+    pub plugins: Vec<PluginReport>,
+}
+
+/// A line of the plugin catalog.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PluginReport {
+    pub name: String,
+    /// As the plugin or its manifest says.
+    pub version: String,
+    pub enabled: bool,
+    /// Why it offers nothing, in words.
+    pub reason: Option<String>,
+}
+
+/// Where the kernel gets snapshots from.
+pub trait Offers: Send + Sync {
+    /// Returns the table that counts now.
+    fn snapshot(&self) -> Arc<Snapshot>;
+
+    /// Waits until no plugin of the start is still starting; each start has its deadline.
+    fn settled(&self) -> BoxFuture<'static, ()>;
+}
+
+/// A tool as the model sees it.
+pub trait Tool: Send + Sync {
+    /// Returns name (as the model sees it), description, input schema and catalog facts.
+    fn spec(&self) -> &ToolSpec;
+
+    /// Runs the tool. When `context.cancel` fires the future may be dropped; the tool is then told.
+    fn call(
+        &self,
+        context: CallContext,
+        call_id: String,
+        input: Value,
+        progress: ProgressSink,
+    ) -> BoxFuture<'static, Result<ToolOutput, KernelError>>;
+}
+
+/// A command that a person types.
+pub trait Command: Send + Sync {
+    /// Returns name, aliases and what it takes.
+    fn spec(&self) -> &CommandSpec;
+
+    /// Runs the command with its argument text as typed.
+    fn run(
+        &self,
+        context: CallContext,
+        args: String,
+    ) -> BoxFuture<'static, Result<CommandOutcome, KernelError>>;
+
+    /// Returns completions of the argument text so far; nothing on any failure.
+    fn complete(&self, partial: String, cwd: PathBuf) -> BoxFuture<'static, Vec<Completion>>;
+}
+
+/// A model provider.
+pub trait Provider: Send + Sync {
+    /// Returns id, models and endpoint facts.
+    fn spec(&self) -> &ProviderSpec;
+
+    /// Starts a stream; dropping it cancels it.
+    fn stream(&self, context: CallContext, request: ModelRequest) -> Box<dyn ModelStream>;
+}
+
+/// A model's answer as it comes.
+pub trait ModelStream: Send {
+    /// Returns the next event; nothing after a clean close; an error is the last word.
+    fn next(&mut self) -> BoxFuture<'_, Option<Result<ModelEvent, ProviderError>>>;
+}
+
+/// A remark for the person, whoever listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    pub level: Level,
+    /// A stable name in capitals, such as `PLUGIN_UNAVAILABLE`.
+    pub code: &'static str,
+    pub text: String,
+}
+
+/// Where lower layers leave their remarks. Never waits.
+pub trait Notices: Send + Sync {
+    /// Leaves a remark.
+    fn post(&self, notice: Notice);
+}
+
+/// The durable record of sessions. It speaks seqs and batches, never paths or offsets.
+pub trait Journal: Send + Sync {
+    /// Begins a session that does not exist yet and takes the sole right to append to it. Its place is synced.
+    fn create(&self, session: SessionId) -> BoxFuture<'static, Result<Epoch, JournalError>>;
+
+    /// Takes the sole right to append to a stored session, after cutting a torn tail.
+    fn claim(&self, session: SessionId) -> BoxFuture<'static, Result<Claim, JournalError>>;
+
+    /// Appends durable frames in one write, synced when asked. `expected_last` is the last seq stored before.
+    ///
+    /// After an error the epoch is dead: the session must be claimed again.
+    fn append(
+        &self,
+        epoch: Epoch,
+        expected_last: Seq,
+        frames: Vec<Arc<Frame>>,
+        sync: bool,
+    ) -> BoxFuture<'static, Result<(), JournalError>>;
+
+    /// Gives the right back; further appends under this epoch fail.
+    fn release(&self, epoch: Epoch) -> BoxFuture<'static, ()>;
+
+    /// Reads the stored frames with `after < seq <= through`.
+    fn read(
+        &self,
+        session: SessionId,
+        after: Seq,
+        through: Seq,
+    ) -> BoxFuture<'static, Result<Vec<Frame>, JournalError>>;
+
+    /// Lists what is stored; what cannot be read stands apart and spoils nothing.
+    fn list(&self) -> BoxFuture<'static, Result<StoredSessions, JournalError>>;
+
+    /// Removes a session. Its epoch, if one is held here, is given back first.
+    fn delete(&self, session: SessionId) -> BoxFuture<'static, Result<(), JournalError>>;
+}
+
+/// The sole right to append to one session, until it is given back or lost.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Epoch {
+    pub session: SessionId,
+    pub number: u64,
+}
+
+/// A stored session taken for appending.
+#[derive(Debug)]
+pub struct Claim {
+    pub epoch: Epoch,
+    /// Every stored frame, in order.
+    pub frames: Vec<Frame>,
+}
+
+/// What a journal holds.
+#[derive(Debug, Default)]
+pub struct StoredSessions {
+    /// In no order; `updatedAt` is when the session was last written, `busy` is false.
+    pub sessions: Vec<SessionSummary>,
+    /// One error for each session that cannot be read.
+    pub problems: Vec<JournalError>,
+}
+
+/// Why the journal could not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("session {session} is not stored")]
+    NotFound { session: SessionId },
+    #[error("session {session} exists already")]
+    Exists { session: SessionId },
+    #[error("session {session} is open elsewhere{}", holder.as_ref().map(|who| format!(" (by {who})")).unwrap_or_default())]
+    Locked { session: SessionId, holder: Option<String> },
+    #[error("session {session} was taken over or its journal failed; open it again")]
+    Fenced { session: SessionId },
+    #[error("{} is not a bingo journal", path.display())]
+    NotJournal { path: PathBuf },
+    #[error("{} was written by a newer bingo (journal version {version}, this one reads 1)", path.display())]
+    Newer { path: PathBuf, version: u64 },
+    #[error("{} is damaged at line {line}: {reason}", path.display())]
+    Damaged { path: PathBuf, line: u64, reason: String },
+    #[error("cannot {act} {}", path.display())]
+    Io {
+        /// What was tried, such as `write`.
+        act: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl JournalError {
+    /// Returns the error as clients read it, with its cause in the message.
+    pub fn to_kernel(&self) -> KernelError {
+        let code = match self {
+            Self::NotFound { .. } => ErrorCode::SessionNotFound,
+            Self::Locked { .. } | Self::Fenced { .. } => ErrorCode::SessionLocked,
+            _ => ErrorCode::Storage,
+        };
+        let cause = std::error::Error::source(self).map(|source| format!(": {source}")).unwrap_or_default();
+        KernelError::new(code, format!("{self}{cause}"))
+    }
+}
