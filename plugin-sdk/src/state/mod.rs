@@ -293,7 +293,7 @@ impl SessionState {
 }
 
 /// Returns whether a completed item counts as a message (kernel rule 1.2.12).
-fn is_message(item: &Item) -> bool {
+pub fn is_message(item: &Item) -> bool {
     match &item.body {
         ItemBody::Assistant { .. } => true,
         ItemBody::User { origin, .. } => !origin.surface.starts_with("contributor:"),

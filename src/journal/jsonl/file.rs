@@ -1,0 +1,219 @@
+//! Reading `journal.jsonl`: its header, its whole lines, and where a torn tail begins. It changes nothing.
+//!
+//! A line counts when it ends in a newline; what follows the last newline is a torn tail, the rest of a write that never
+//! ended, whatever it says. A line that *does* end in a newline was written whole, so one that cannot be read was damaged
+//! later, the last line included: its frame may have been published, and cutting it would lose that silently.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use bingo_plugin_sdk::event::{Event, Frame};
+use bingo_plugin_sdk::ids::{Seq, SessionId};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::journal::jsonl::disk::{failed, if_found};
+use crate::journal::jsonl::layout::Place;
+use crate::ports::JournalError;
+
+const FORMAT: &str = "bingo-journal";
+const VERSION: u64 = 1;
+
+/// The longest first line that is looked at, in bytes: a foreign file may be one endless line.
+const MAX_HEADER: u64 = 64 * 1024;
+
+/// A place between two lines of a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Position {
+    /// Bytes before it, all whole lines.
+    pub(super) bytes: u64,
+    /// Lines before it, the header included.
+    pub(super) lines: u64,
+    /// The seq of the last frame before it; 0 when there is none.
+    pub(super) seq: Seq,
+}
+
+/// Returns the first line of a session's journal, newline included.
+pub(super) fn header_line(session: &SessionId) -> String {
+    format!(
+        "{{\"format\":\"{FORMAT}\",\"version\":{VERSION},\"session\":{}}}\n",
+        Value::from(session.as_str())
+    )
+}
+
+/// Reads one journal from front to back.
+pub(super) struct Reader {
+    place: Place,
+    path: PathBuf,
+    input: BufReader<File>,
+    at: Position,
+    line: Vec<u8>,
+    torn: bool,
+}
+
+impl Reader {
+    /// Opens a journal and checks its header. Returns nothing when the header itself was never finished: the host died
+    /// while it began the session.
+    ///
+    /// # Errors
+    /// `NotFound`; `NotJournal` and `Newer` by the header; `Damaged` when the header names another session; `Io`.
+    pub(super) fn open(place: &Place) -> Result<Option<Self>, JournalError> {
+        let path = place.journal();
+        let found = if_found(File::open(&path)).map_err(failed("open", &path))?;
+        let file = found.ok_or_else(|| place.not_found())?;
+        let mut reader = Self {
+            place: place.clone(),
+            path,
+            input: BufReader::new(file),
+            at: Position { bytes: 0, lines: 0, seq: Seq(0) },
+            line: Vec::new(),
+            torn: false,
+        };
+        Ok(reader.read_header()?.then_some(reader))
+    }
+
+    /// Returns where the next line begins.
+    pub(super) fn at(&self) -> Position {
+        self.at
+    }
+
+    /// Returns whether the end was reached and a torn tail stands behind it.
+    pub(super) fn is_torn(&self) -> bool {
+        self.torn
+    }
+
+    /// Goes on from a position noted earlier. Returns false, and stays, where no line of this file can begin.
+    pub(super) fn skip_to(&mut self, position: Position) -> Result<bool, JournalError> {
+        let begins_line = position.bytes > self.at.bytes
+            && self.input.get_ref().metadata().map_err(failed("read", &self.path))?.len() >= position.bytes
+            && self.byte_before(position.bytes)? == b'\n';
+        if begins_line {
+            self.at = position;
+        }
+        self.seek(self.at.bytes)?;
+        Ok(begins_line)
+    }
+
+    /// Returns the next frame, or nothing at the end of the whole lines.
+    ///
+    /// # Errors
+    /// `Damaged` for a line that is no frame, or a frame that cannot stand here; `Io`.
+    pub(super) fn next_frame(&mut self) -> Result<Option<Frame>, JournalError> {
+        if !self.next_line()? {
+            return Ok(None);
+        }
+        let frame: Frame = self.parse()?;
+        if let Some(reason) = misplaced(self.at.seq, self.place.session(), &frame) {
+            return Err(self.damaged(reason));
+        }
+        self.at.seq = frame.seq;
+        Ok(Some(frame))
+    }
+
+    /// Returns the frames with `after < seq <= through`; of the lines before them only the numbers are read.
+    ///
+    /// # Errors
+    /// `Damaged` for a line up to `through` that is no frame; `Io`.
+    pub(super) fn frames_between(&mut self, after: Seq, through: Seq) -> Result<Vec<Frame>, JournalError> {
+        #[derive(Deserialize)]
+        struct Numbered {
+            seq: Seq,
+        }
+        let mut frames = Vec::new();
+        while self.at.seq < through && self.next_line()? {
+            let Numbered { seq } = self.parse()?;
+            if seq > after && seq <= through {
+                frames.push(self.parse()?);
+            }
+            self.at.seq = seq;
+        }
+        Ok(frames)
+    }
+
+    fn read_header(&mut self) -> Result<bool, JournalError> {
+        let input = &mut self.input;
+        let read = input.take(MAX_HEADER).read_until(b'\n', &mut self.line);
+        read.map_err(failed("read", &self.path))?;
+        let expected = header_line(self.place.session());
+        if self.line.len() < expected.len() && expected.as_bytes().starts_with(&self.line) {
+            return Ok(false);
+        }
+        self.check_header()?;
+        self.at = Position { bytes: self.line.len() as u64, lines: 1, seq: Seq(0) };
+        Ok(true)
+    }
+
+    fn check_header(&self) -> Result<(), JournalError> {
+        let header: Value = serde_json::from_slice(&self.line).unwrap_or_default();
+        let version = header["version"].as_u64().filter(|_| header["format"] == FORMAT);
+        match version {
+            Some(VERSION) if !self.line.ends_with(b"\n") => Err(self.not_journal()),
+            Some(VERSION) if header["session"] == self.place.session().as_str() => Ok(()),
+            Some(VERSION) => Err(JournalError::Damaged {
+                path: self.path.clone(),
+                line: 1,
+                reason: format!("it is the journal of session {}", header["session"]),
+            }),
+            Some(version) if version > VERSION => {
+                Err(JournalError::Newer { path: self.path.clone(), version })
+            }
+            _ => Err(self.not_journal()),
+        }
+    }
+
+    fn not_journal(&self) -> JournalError {
+        JournalError::NotJournal { path: self.path.clone() }
+    }
+
+    /// Reads the next whole line into `self.line`, without its newline. Returns false at the end of the whole lines.
+    fn next_line(&mut self) -> Result<bool, JournalError> {
+        self.line.clear();
+        self.input.read_until(b'\n', &mut self.line).map_err(failed("read", &self.path))?;
+        if self.line.last() != Some(&b'\n') {
+            self.torn = !self.line.is_empty();
+            return Ok(false);
+        }
+        self.at.bytes += self.line.len() as u64;
+        self.at.lines += 1;
+        self.line.pop();
+        Ok(true)
+    }
+
+    fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, JournalError> {
+        serde_json::from_slice(&self.line).map_err(|error| self.damaged(format!("not a frame: {error}")))
+    }
+
+    fn damaged(&self, reason: String) -> JournalError {
+        JournalError::Damaged { path: self.path.clone(), line: self.at.lines, reason }
+    }
+
+    fn byte_before(&mut self, offset: u64) -> Result<u8, JournalError> {
+        self.seek(offset - 1)?;
+        let mut byte = [0];
+        self.input.read_exact(&mut byte).map_err(failed("read", &self.path))?;
+        Ok(byte[0])
+    }
+
+    fn seek(&mut self, offset: u64) -> Result<(), JournalError> {
+        self.input.seek(SeekFrom::Start(offset)).map_err(failed("read", &self.path))?;
+        Ok(())
+    }
+}
+
+/// Returns why a frame cannot follow the frame of seq `last` in the journal of `session`, or nothing when it can.
+pub(super) fn misplaced(last: Seq, session: &SessionId, frame: &Frame) -> Option<String> {
+    if frame.session != *session {
+        return Some(format!("a frame of session {}", frame.session));
+    }
+    if frame.seq <= last {
+        return Some(format!("seq {} after seq {last}", frame.seq));
+    }
+    if !frame.event.is_durable() {
+        return Some("an event that is never journaled".to_owned());
+    }
+    if last == Seq(0) && !matches!(frame.event, Event::SessionUpdated { .. }) {
+        return Some("the first frame is not `sessionUpdated`".to_owned());
+    }
+    None
+}

@@ -1,0 +1,69 @@
+//! The sole right to append to a session: an advisory lock on its `.lock` file, gone with the process that holds it.
+//!
+//! The file also says who holds it, for the message that the next one gets. Data files are never locked: they may be
+//! read and copied at any time.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::path::Path;
+
+use crate::journal::jsonl::disk::failed;
+use crate::journal::jsonl::layout::Place;
+use crate::ports::JournalError;
+
+/// The most bytes of a lock file that are shown to a person.
+const MAX_HOLDER: u64 = 80;
+
+/// A held lock; dropping it gives it back.
+#[derive(Debug)]
+pub(super) struct SessionLock {
+    file: File,
+}
+
+impl SessionLock {
+    /// Takes the lock of a session whose directory exists.
+    ///
+    /// # Errors
+    /// `Locked` when it is held, by this process or another one; `Io`.
+    pub(super) fn take(place: &Place) -> Result<Self, JournalError> {
+        let path = place.lock();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(failed("open", &path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(JournalError::Locked { session: place.session().clone(), holder: holder(&path) });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
+        }
+        // The lock counts, not the name in it: a full disk must not keep a session from being opened.
+        let name = format!("process {}\n", std::process::id());
+        let named = file.set_len(0).and_then(|()| file.write_all(name.as_bytes()));
+        if let Err(error) = named {
+            tracing::debug!(path = %path.display(), %error, "the lock does not name its holder");
+        }
+        Ok(Self { file })
+    }
+}
+
+impl Drop for SessionLock {
+    /// Unlocks before closing: a child process that is just being started may still share the open file, and would
+    /// keep the lock past the close.
+    fn drop(&mut self) {
+        if let Err(error) = self.file.unlock() {
+            tracing::debug!(%error, "a session lock was not given back in time");
+        }
+    }
+}
+
+fn holder(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(MAX_HOLDER).read_to_string(&mut text).ok()?;
+    let text: String = text.trim().chars().filter(|character| !character.is_control()).collect();
+    (!text.is_empty()).then_some(text)
+}

@@ -1,0 +1,111 @@
+//! A journal of one JSON line a frame: `<data_dir>/sessions/<id>/{journal.jsonl,.lock,summary.json}`.
+//!
+//! `journal.jsonl` alone is the truth: line 1 is a header, every further line one durable frame in seq order, never
+//! rewritten. `.lock` holds the sole right to append, `summary.json` is a cache that may be deleted at any time.
+//! This file moves the work to blocking threads; `store` does it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bingo_plugin_sdk::event::Frame;
+use bingo_plugin_sdk::ids::{Seq, SessionId};
+
+use crate::ports::{BoxFuture, Claim, Epoch, Journal, JournalError, StoredSessions};
+
+mod disk;
+mod file;
+mod layout;
+mod lock;
+mod store;
+mod summary;
+mod writer;
+
+use disk::{Disk, FileSystem};
+use store::Store;
+
+/// The journal of a data directory, on its file system.
+///
+/// It may be used by several processes at once: the lock of each session keeps them apart. A clone is the same journal;
+/// when the last one goes, so do all its claims.
+#[derive(Clone)]
+pub struct JsonlJournal {
+    store: Arc<Store>,
+}
+
+impl JsonlJournal {
+    /// Returns the journal under `data_dir`, which need not exist yet: the first `create` makes it.
+    pub fn new(data_dir: PathBuf) -> Self {
+        Self::with_disk(data_dir, Arc::new(FileSystem))
+    }
+
+    fn with_disk(data_dir: PathBuf, disk: Arc<dyn Disk>) -> Self {
+        Self { store: Arc::new(Store::new(data_dir, disk)) }
+    }
+
+    /// Does disk work on a thread that may wait. The work is done to its end even if nobody waits for it any more.
+    fn work<T, F>(&self, work: F) -> BoxFuture<'static, Result<T, JournalError>>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Store) -> Result<T, JournalError> + Send + 'static,
+    {
+        let store = Arc::clone(&self.store);
+        Box::pin(async move {
+            let path = store.sessions_dir().to_path_buf();
+            tokio::task::spawn_blocking(move || work(&store)).await.unwrap_or_else(|lost| {
+                Err(JournalError::Io { act: "finish work in", path, source: std::io::Error::other(lost) })
+            })
+        })
+    }
+}
+
+impl Journal for JsonlJournal {
+    fn create(&self, session: SessionId) -> BoxFuture<'static, Result<Epoch, JournalError>> {
+        self.work(move |store| store.create(session))
+    }
+
+    fn claim(&self, session: SessionId) -> BoxFuture<'static, Result<Claim, JournalError>> {
+        self.work(move |store| store.claim(session))
+    }
+
+    fn append(
+        &self,
+        epoch: Epoch,
+        expected_last: Seq,
+        frames: Vec<Arc<Frame>>,
+        sync: bool,
+    ) -> BoxFuture<'static, Result<(), JournalError>> {
+        self.work(move |store| store.append(&epoch, expected_last, &frames, sync))
+    }
+
+    fn release(&self, epoch: Epoch) -> BoxFuture<'static, ()> {
+        let released = self.work(move |store| {
+            store.release(&epoch);
+            Ok(())
+        });
+        Box::pin(async move {
+            if let Err(error) = released.await {
+                tracing::debug!(%error, "a session was not given back");
+            }
+        })
+    }
+
+    fn read(
+        &self,
+        session: SessionId,
+        after: Seq,
+        through: Seq,
+    ) -> BoxFuture<'static, Result<Vec<Frame>, JournalError>> {
+        self.work(move |store| store.read(&session, after, through))
+    }
+
+    fn list(&self) -> BoxFuture<'static, Result<StoredSessions, JournalError>> {
+        self.work(Store::list)
+    }
+
+    fn delete(&self, session: SessionId) -> BoxFuture<'static, Result<(), JournalError>> {
+        self.work(move |store| store.delete(&session))
+    }
+}
+
+#[cfg(test)]
+mod tests;

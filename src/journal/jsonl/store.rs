@@ -1,0 +1,174 @@
+//! The sessions of one data directory: who may append here, and what is stored. All of it waits for the disk.
+//!
+//! It owns the table of writers. A writer is in it from claim to release, or to its first failure.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bingo_plugin_sdk::event::Frame;
+use bingo_plugin_sdk::ids::{Seq, SessionId};
+
+use crate::journal::jsonl::disk::{Disk, failed, if_found, make_dir, sync_dir};
+use crate::journal::jsonl::file::Reader;
+use crate::journal::jsonl::layout::Place;
+use crate::journal::jsonl::lock::SessionLock;
+use crate::journal::jsonl::summary;
+use crate::journal::jsonl::writer::Writer;
+use crate::ports::{Claim, Epoch, JournalError, StoredSessions};
+
+/// A writer that others may be using; empty once it has failed or was given back.
+type Slot = Arc<Mutex<Option<Writer>>>;
+
+/// The sessions under `<data_dir>/sessions`.
+pub(super) struct Store {
+    sessions_dir: PathBuf,
+    disk: Arc<dyn Disk>,
+    next_epoch: AtomicU64,
+    writers: Mutex<HashMap<SessionId, (u64, Slot)>>,
+}
+
+impl Store {
+    /// Returns the store under a data directory; nothing is made yet.
+    pub(super) fn new(data_dir: PathBuf, disk: Arc<dyn Disk>) -> Self {
+        Self {
+            sessions_dir: data_dir.join("sessions"),
+            disk,
+            next_epoch: AtomicU64::new(1),
+            writers: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Returns the directory that holds a directory for each session.
+    pub(super) fn sessions_dir(&self) -> &Path {
+        &self.sessions_dir
+    }
+
+    /// Begins a session and registers its writer.
+    pub(super) fn create(&self, session: SessionId) -> Result<Epoch, JournalError> {
+        let place = Place::of(&self.sessions_dir, &session)?;
+        make_dir(&*self.disk, &self.sessions_dir)?;
+        let writer = Writer::create(&*self.disk, place)?;
+        // The session's own entry: `make_dir` synced it, unless a host died right after making it.
+        sync_dir(&*self.disk, &self.sessions_dir)?;
+        Ok(self.register(session, writer))
+    }
+
+    /// Takes a stored session over and registers its writer.
+    pub(super) fn claim(&self, session: SessionId) -> Result<Claim, JournalError> {
+        let place = Place::of(&self.sessions_dir, &session)?;
+        let (writer, frames) = Writer::claim(&*self.disk, place)?;
+        Ok(Claim { epoch: self.register(session, writer), frames })
+    }
+
+    /// Appends under an epoch; any error ends that epoch, and with it the lock.
+    pub(super) fn append(
+        &self,
+        epoch: &Epoch,
+        expected_last: Seq,
+        frames: &[Arc<Frame>],
+        sync: bool,
+    ) -> Result<(), JournalError> {
+        let fenced = || JournalError::Fenced { session: epoch.session.clone() };
+        let slot = self.slot(epoch).ok_or_else(fenced)?;
+        let mut held = lock(&slot);
+        // Taken out while it works, so that a panic loses it like a failure does.
+        let mut writer = held.take().ok_or_else(fenced)?;
+        let appended = writer.append(&*self.disk, expected_last, frames, sync);
+        match &appended {
+            Ok(()) => *held = Some(writer),
+            // Out of the table before the lock is free: then the next claim may register its own writer.
+            Err(_) => drop(self.unregister(epoch)),
+        }
+        appended
+    }
+
+    /// Ends an epoch, after the append that is under way; an old epoch is ignored.
+    pub(super) fn release(&self, epoch: &Epoch) {
+        if let Some(slot) = self.unregister(epoch) {
+            *lock(&slot) = None;
+        }
+    }
+
+    /// Reads a range of stored frames, also while somebody appends.
+    pub(super) fn read(
+        &self,
+        session: &SessionId,
+        after: Seq,
+        through: Seq,
+    ) -> Result<Vec<Frame>, JournalError> {
+        let place = Place::of(&self.sessions_dir, session)?;
+        match Reader::open(&place)? {
+            Some(mut reader) => reader.frames_between(after, through),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Lists the sessions; a directory without a journal, or with one that never got a frame, is not one.
+    pub(super) fn list(&self) -> Result<StoredSessions, JournalError> {
+        let mut stored = StoredSessions::default();
+        let read_failed = || failed("read", &self.sessions_dir);
+        let Some(entries) = if_found(fs::read_dir(&self.sessions_dir)).map_err(read_failed())? else {
+            return Ok(stored);
+        };
+        for entry in entries {
+            let name = entry.map_err(read_failed())?.file_name();
+            let Some(session) = name.to_str().map(SessionId::from) else { continue };
+            let Ok(place) = Place::of(&self.sessions_dir, &session) else { continue };
+            match summary::of_stored(&place) {
+                Ok(summary) => stored.sessions.extend(summary),
+                // Not a session, or deleted since the directory was read.
+                Err(JournalError::NotFound { .. }) => {}
+                Err(problem) => stored.problems.push(problem),
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Removes a session, whatever state its journal is in.
+    pub(super) fn delete(&self, session: &SessionId) -> Result<(), JournalError> {
+        let place = Place::of(&self.sessions_dir, session)?;
+        let journal = place.journal();
+        if if_found(fs::symlink_metadata(&journal)).map_err(failed("read", &journal))?.is_none() {
+            return Err(place.not_found());
+        }
+        let held = self.table().remove(session);
+        if let Some((_, slot)) = held {
+            *lock(&slot) = None;
+        }
+        let _lock = SessionLock::take(&place)?;
+        // The journal first: without it the rest is no session, should we die half-way.
+        if_found(fs::remove_file(&journal)).map_err(failed("delete", &journal))?;
+        fs::remove_dir_all(place.dir()).map_err(failed("delete", place.dir()))?;
+        sync_dir(&*self.disk, &self.sessions_dir)
+    }
+
+    fn register(&self, session: SessionId, writer: Writer) -> Epoch {
+        let number = self.next_epoch.fetch_add(1, Ordering::Relaxed);
+        self.table().insert(session.clone(), (number, Arc::new(Mutex::new(Some(writer)))));
+        Epoch { session, number }
+    }
+
+    fn slot(&self, epoch: &Epoch) -> Option<Slot> {
+        let table = self.table();
+        let (number, slot) = table.get(&epoch.session)?;
+        (*number == epoch.number).then(|| Arc::clone(slot))
+    }
+
+    fn unregister(&self, epoch: &Epoch) -> Option<Slot> {
+        let mut table = self.table();
+        table.get(&epoch.session).filter(|(number, _)| *number == epoch.number)?;
+        table.remove(&epoch.session).map(|(_, slot)| slot)
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<SessionId, (u64, Slot)>> {
+        lock(&self.writers)
+    }
+}
+
+/// Locks also after a panic elsewhere: neither the table nor a slot has half-done states.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,8 @@
+//! The durable record of sessions behind [`crate::ports::Journal`].
+//!
+//! It owns what lies under `<data_dir>/sessions` and knows frames only as lines: it folds no more than a summary, runs
+//! nothing, and never decides what a session does next.
+
+mod jsonl;
+
+pub use jsonl::JsonlJournal;
