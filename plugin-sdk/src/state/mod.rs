@@ -142,7 +142,7 @@ impl SessionState {
             Event::ItemStarted { item } | Event::ItemUpdated { item } => self.put(item),
             Event::ItemCompleted { item } => {
                 if is_message(item) {
-                    self.summary.messages = Some(self.summary.messages.unwrap_or(0) + 1);
+                    self.summary.messages = Some(self.summary.messages.unwrap_or(0).saturating_add(1));
                 }
                 self.put(item);
             }
@@ -174,7 +174,8 @@ impl SessionState {
 
     /// Returns the state as a client gets it: only the newest finished items, and every unfinished one.
     ///
-    /// Unfinished items from before the window stand at its head, in their order.
+    /// Unfinished items from before the window stand at its head, in their order. What was left out lies before the first
+    /// *finished* item held: paging back from an unfinished one would pass over what finished after it.
     pub fn snapshot(&self, limits: SnapshotLimits) -> Self {
         let mut start = self.items.len();
         let mut bytes = 0;
@@ -235,7 +236,7 @@ impl SessionState {
             Event::TurnUsage { usage, context, .. } => {
                 if let Some(turn) = &mut self.turn {
                     turn.usage += *usage;
-                    turn.round += 1;
+                    turn.round = turn.round.saturating_add(1);
                     turn.retrying = None;
                 }
                 self.summary.usage += *usage;
