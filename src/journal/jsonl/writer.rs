@@ -71,6 +71,9 @@ impl Writer {
         if frames.is_empty() {
             return Err(place.not_found());
         }
+        // A cache that counts more than is left must not outlive the cut: the journal would grow past its place again,
+        // with other frames.
+        summary::forget(&place);
         let at = reader.at();
         let file = OpenOptions::new().append(true).open(&path).map_err(failed("open", &path))?;
         if reader.is_torn() {

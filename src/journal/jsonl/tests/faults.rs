@@ -159,6 +159,21 @@ async fn a_summary_that_cannot_be_written_fails_no_append() {
     assert_eq!(data.journal.list().await.unwrap().sessions[0].title.as_deref(), Some("run 1"));
 }
 
+#[tokio::test]
+async fn a_claim_that_cannot_write_the_summary_leaves_no_stale_one() {
+    let data = Data::new();
+    let frames = data.stored().await;
+    let bytes = fs::read(data.path("journal.jsonl")).unwrap();
+    // The last frames were lost to a power cut, their summary was not.
+    let kept = bytes.windows(2).position(|pair| pair == b"\n{").unwrap() + 1;
+    let first = bytes[kept..].iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    fs::write(data.path("journal.jsonl"), &bytes[..kept + first]).unwrap();
+    fs::create_dir(data.path("summary.json.tmp")).unwrap();
+    let claim = data.claim().await.unwrap();
+    assert_eq!(claim.frames, frames[..1]);
+    assert!(!data.path("summary.json").exists());
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_full_device_is_told_with_its_path() {
