@@ -1,0 +1,416 @@
+//! The session kernel: opens sessions, hands out their frames, and routes what clients ask to their actors.
+//!
+//! It holds tools, commands, providers and the journal as ports and knows neither processes nor files.
+
+mod board;
+mod catalog;
+mod context;
+mod feed;
+mod gate;
+mod input;
+mod open;
+mod outbox;
+mod queue;
+mod response;
+mod session;
+mod stream;
+mod turn;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use bingo_plugin_sdk::event::{CloseReason, ErrorCode, Input, KernelError};
+use bingo_plugin_sdk::ids::{IntentId, InteractionId, Seq, SessionId};
+use bingo_plugin_sdk::interaction::Answer;
+use bingo_plugin_sdk::item::{Item, Level};
+use bingo_plugin_sdk::provider::Effort;
+use bingo_plugin_sdk::rpc::{
+    Activation, Catalog, CatalogKind, ClientIdentity, Delivery, GatewayEvent, HistoryChunk, HistoryPage,
+    InterruptScope, SessionFilter,
+};
+use bingo_plugin_sdk::session::SessionSummary;
+use bingo_plugin_sdk::state::SessionState;
+use serde_json::Value;
+
+pub use board::Board;
+pub use feed::FeedStream;
+pub use gate::{PermissionMode, Rule};
+pub use stream::{FrameStream, Published};
+use session::{AnswerWrite, SessionHandle, Write};
+
+use crate::settings::SyncMode;
+use crate::ports::{Journal, JournalError, Notice, Notices, Offers, Provider, Snapshot};
+
+/// How long closing sessions may take to wind down and store their end.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What the kernel does by settings and command line.
+#[derive(Debug, Clone)]
+pub struct KernelSettings {
+    /// The provider of new sessions.
+    pub provider: Option<String>,
+    /// The model of new sessions.
+    pub model: Option<String>,
+    pub thinking: Option<Effort>,
+    /// The most tokens of one answer.
+    pub max_tokens: u32,
+    pub mode: PermissionMode,
+    pub allowed: Vec<Rule>,
+    pub sync: SyncMode,
+}
+
+/// The session kernel.
+#[derive(Clone)]
+pub struct Kernel {
+    parts: Arc<KernelParts>,
+}
+
+/// What the kernel and its sessions share.
+struct KernelParts {
+    offers: Arc<dyn Offers>,
+    journal: Arc<dyn Journal>,
+    board: Arc<Board>,
+    settings: ActorSettings,
+    feed: feed::Feed,
+    registry: Mutex<Registry>,
+}
+
+/// The settings a session's actor reads.
+struct ActorSettings {
+    kernel: KernelSettings,
+    budget: turn::Budget,
+}
+
+impl std::ops::Deref for ActorSettings {
+    type Target = KernelSettings;
+
+    fn deref(&self) -> &KernelSettings {
+        &self.kernel
+    }
+}
+
+#[derive(Default)]
+struct Registry {
+    live: BTreeMap<SessionId, SessionHandle>,
+    /// One lock per session that is being opened, so that it is opened once.
+    opening: BTreeMap<SessionId, Weak<tokio::sync::Mutex<()>>>,
+    /// Keys of sessions that are being created.
+    creating: BTreeSet<String>,
+    /// Unreadable sessions that were told.
+    told: BTreeSet<String>,
+}
+
+/// A client's hold on a session: its state so far, and what follows.
+pub struct Attachment {
+    pub session: SessionId,
+    pub snapshot: SessionState,
+    pub stream: FrameStream,
+}
+
+/// A stream that goes on from an earlier point.
+pub struct Resumption {
+    /// Stored frames after that point.
+    pub frames: Vec<bingo_plugin_sdk::event::Frame>,
+    /// What follows them.
+    pub stream: FrameStream,
+}
+
+/// The input room a model is taken to have when nobody says: tokens of input and output together.
+const DEFAULT_WINDOW: u64 = 200_000;
+
+impl Kernel {
+    /// Returns a kernel over these ports; remarks left on the board are shown in its sessions.
+    pub fn new(
+        offers: Arc<dyn Offers>,
+        journal: Arc<dyn Journal>,
+        board: Arc<Board>,
+        settings: KernelSettings,
+    ) -> Self {
+        let budget = turn::Budget {
+            window: DEFAULT_WINDOW,
+            max_tokens: settings.max_tokens,
+            reasoning: settings.thinking,
+        };
+        let settings = ActorSettings { kernel: settings, budget };
+        let (feed, registry) = (feed::Feed::default(), Mutex::default());
+        let parts = Arc::new(KernelParts { offers, journal, board, settings, feed, registry });
+        parts.board.connect(&parts);
+        Self { parts }
+    }
+
+    /// Lists live and stored sessions, the last updated first.
+    ///
+    /// # Errors
+    /// `STORAGE` when the folder of sessions cannot be read; one unreadable session is a notice.
+    pub async fn list(&self, filter: SessionFilter) -> Result<Vec<SessionSummary>, KernelError> {
+        let stored = self.parts.journal.list().await.map_err(|error| error.to_kernel())?;
+        self.parts.tell_problems(&stored.problems);
+        let mut sessions: Vec<SessionSummary> =
+            self.parts.live().iter().map(SessionHandle::summary).collect();
+        let live: BTreeSet<SessionId> = sessions.iter().map(|summary| summary.id.clone()).collect();
+        sessions.extend(stored.sessions.into_iter().filter(|summary| !live.contains(&summary.id)));
+        if let Some(cwd) = filter.cwd {
+            let cwd = open::real_path(cwd).await;
+            let mut kept = Vec::new();
+            for summary in sessions {
+                if open::real_path(summary.cwd.clone()).await == cwd {
+                    kept.push(summary);
+                }
+            }
+            sessions = kept;
+        }
+        if let Some(parent) = filter.parent {
+            sessions.retain(|summary| summary.parent.as_ref().is_some_and(|link| link.session == parent));
+        }
+        sessions.sort_by(|a, b| b.updated_at.cmp(&a.updated_at).then_with(|| b.id.cmp(&a.id)));
+        sessions.truncate(filter.limit.unwrap_or(usize::MAX));
+        Ok(sessions)
+    }
+
+    /// Submits an input; what became of it is told by an `intentAck` frame.
+    ///
+    /// # Errors
+    /// When the session is not live or can take nothing any more.
+    pub async fn submit(&self, id: &SessionId, intent: IntentId, input: Input) -> Result<(), KernelError> {
+        let session = self.parts.session(id)?;
+        let work = input::prepare(input, true).await;
+        session.write(Write::Submit { intent, work }).await
+    }
+
+    /// Interrupts a turn; the outcome is told by an `intentAck` frame.
+    ///
+    /// # Errors
+    /// As `submit`.
+    pub async fn interrupt(
+        &self,
+        id: &SessionId,
+        intent: IntentId,
+        scope: InterruptScope,
+    ) -> Result<(), KernelError> {
+        self.parts.session(id)?.write(Write::Interrupt { intent, scope }).await
+    }
+
+    /// Answers an interaction; the outcome is told by an `intentAck` frame.
+    ///
+    /// # Errors
+    /// As `submit`.
+    pub async fn answer(&self, id: &SessionId, given: GivenAnswer) -> Result<(), KernelError> {
+        let GivenAnswer { intent, interaction, answer, activation, client } = given;
+        let write = AnswerWrite { intent, interaction, answer, activation, client };
+        self.parts.session(id)?.write(Write::Answer(write)).await
+    }
+
+    /// Puts an input to a session from outside; a stored session is opened for it.
+    ///
+    /// # Errors
+    /// When there is no such session, it is held elsewhere, or its journal cannot be read.
+    pub async fn deliver(
+        &self,
+        id: &SessionId,
+        intent: IntentId,
+        input: Input,
+        delivery: Delivery,
+    ) -> Result<(), KernelError> {
+        let session = self.live_or_stored(id).await?;
+        let work = input::prepare(input, false).await;
+        session.write(Write::Deliver { intent, work, delivery }).await
+    }
+
+    /// Sets a plugin's durable state; stored when this returns.
+    ///
+    /// # Errors
+    /// As `deliver`.
+    pub async fn extend(
+        &self,
+        id: &SessionId,
+        plugin: String,
+        kind: String,
+        payload: Value,
+    ) -> Result<(), KernelError> {
+        self.live_or_stored(id).await?.write(Write::Extend { plugin, kind, payload }).await
+    }
+
+    /// Sets a plugin's live state.
+    ///
+    /// # Errors
+    /// As `deliver`.
+    pub async fn signal(
+        &self,
+        id: &SessionId,
+        plugin: String,
+        kind: String,
+        payload: Value,
+    ) -> Result<(), KernelError> {
+        self.live_or_stored(id).await?.write(Write::Signal { plugin, kind, payload }).await
+    }
+
+    /// Reads a page of a session's items (kernel rule 3.2.19).
+    ///
+    /// # Errors
+    /// When the session is not live.
+    pub async fn history(&self, id: &SessionId, page: HistoryPage) -> Result<HistoryChunk, KernelError> {
+        let state = self.parts.session(id)?.read().await?;
+        let before = page.before.and_then(|id| state.items.iter().position(|item| item.id == id));
+        let end = before.unwrap_or(state.items.len());
+        let start = if page.limit == 0 { 0 } else { end.saturating_sub(page.limit) };
+        let items: Vec<Item> = state.items[start..end].iter().map(|item| (**item).clone()).collect();
+        let next = items.first().filter(|_| start > 0).map(|item| item.id.clone());
+        Ok(HistoryChunk { items, next, generation: state.history_generation })
+    }
+
+    /// Goes on from after `since`: stored frames, then live ones, without gap or repeat.
+    ///
+    /// # Errors
+    /// When the session is not live, or its journal cannot be read.
+    pub async fn resume_events(&self, id: &SessionId, since: Seq) -> Result<Resumption, KernelError> {
+        let session = self.parts.session(id)?;
+        let subscription = session.subscribe().await?;
+        let through = subscription.snapshot.seq;
+        let read = self.parts.journal.read(id.clone(), since, through).await;
+        let frames = read.map_err(|error| error.to_kernel())?;
+        Ok(Resumption { frames, stream: subscription.stream })
+    }
+
+    /// Checks that a session is live, for a client that lets go of it.
+    ///
+    /// # Errors
+    /// `SESSION_NOT_FOUND` when it is not.
+    pub fn require_live(&self, id: &SessionId) -> Result<(), KernelError> {
+        self.parts.session(id).map(|_| ())
+    }
+
+    /// Deletes a session, its live children first.
+    ///
+    /// # Errors
+    /// When there is no such session, it is held elsewhere, or it cannot be removed.
+    pub async fn delete(&self, id: &SessionId) -> Result<(), KernelError> {
+        for session in self.parts.live() {
+            if session.summary().parent.is_some_and(|link| link.session == *id) {
+                self.delete_one(&session.id).await?;
+            }
+        }
+        self.delete_one(id).await
+    }
+
+    /// Returns a catalog, once no plugin of the start is still starting.
+    pub async fn catalog(&self, kind: CatalogKind) -> Catalog {
+        self.parts.offers.settled().await;
+        let settings = &self.parts.settings;
+        let model = settings.model.as_ref().map(|model| match &settings.provider {
+            Some(provider) => format!("{provider}/{model}"),
+            None => model.clone(),
+        });
+        catalog::read(&self.parts.offers.snapshot(), kind, model.as_deref())
+    }
+
+    /// Subscribes to what happens outside any one session.
+    pub fn subscribe_gateway(&self) -> FeedStream {
+        self.parts.feed.subscribe()
+    }
+
+    /// Closes every session and waits until each stored its end, within a deadline.
+    pub async fn shutdown(&self) {
+        let live = self.parts.live();
+        for session in &live {
+            // One that ended meanwhile is closed already.
+            drop(session.write(Write::Close(CloseReason::Shutdown)).await);
+        }
+        let ended = async {
+            for session in &live {
+                session.ended().await;
+            }
+        };
+        if tokio::time::timeout(CLOSE_DEADLINE, ended).await.is_err() {
+            tracing::error!("some sessions did not store their end in time");
+        }
+    }
+
+    async fn delete_one(&self, id: &SessionId) -> Result<(), KernelError> {
+        if let Ok(session) = self.parts.session(id) {
+            // One that ended meanwhile is closed already.
+            drop(session.write(Write::Close(CloseReason::Deleted)).await);
+            if tokio::time::timeout(CLOSE_DEADLINE, session.ended()).await.is_err() {
+                let message = format!("session {id} did not close in time; try again");
+                return Err(KernelError::new(ErrorCode::Timeout, message));
+            }
+            self.parts.lock().live.remove(id);
+        }
+        self.parts.journal.delete(id.clone()).await.map_err(|error| error.to_kernel())?;
+        self.parts.feed.publish(&GatewayEvent::SessionRemoved { session: id.clone() });
+        Ok(())
+    }
+}
+
+/// A client's answer to an interaction.
+#[derive(Debug)]
+pub struct GivenAnswer {
+    pub intent: IntentId,
+    pub interaction: InteractionId,
+    pub answer: Answer,
+    pub activation: Activation,
+    pub client: ClientIdentity,
+}
+
+impl KernelParts {
+    /// Returns every live session.
+    fn live(&self) -> Vec<SessionHandle> {
+        let mut registry = self.lock();
+        registry.live.retain(|_, session| !session.is_closed());
+        registry.live.values().cloned().collect()
+    }
+
+    fn session(&self, id: &SessionId) -> Result<SessionHandle, KernelError> {
+        let mut registry = self.lock();
+        if registry.live.get(id).is_some_and(SessionHandle::is_closed) {
+            registry.live.remove(id);
+        }
+        registry.live.get(id).cloned().ok_or_else(|| {
+            KernelError::new(ErrorCode::SessionNotFound, format!("session {id} is not open"))
+        })
+    }
+
+    /// Returns the provider and model that a session's summary names.
+    fn resolve_model(
+        &self,
+        snapshot: &Snapshot,
+        summary: &SessionSummary,
+    ) -> Result<(Arc<dyn Provider>, String), KernelError> {
+        let id = summary.provider.as_deref().unwrap_or_default();
+        let provider = find_provider(snapshot, id)?;
+        let model = summary.model.clone().or_else(|| first_model(provider.as_ref()));
+        let model = model.ok_or_else(|| no_model(id))?;
+        Ok((provider, model))
+    }
+
+    /// Posts one notice for each unreadable session, once.
+    fn tell_problems(&self, problems: &[JournalError]) {
+        for problem in problems {
+            let text = problem.to_kernel().message;
+            if self.lock().told.insert(text.clone()) {
+                self.board.post(Notice { level: Level::Warn, code: "SESSION_UNREADABLE", text });
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn find_provider(snapshot: &Snapshot, id: &str) -> Result<Arc<dyn Provider>, KernelError> {
+    snapshot.providers.iter().find(|provider| provider.spec().id == id).cloned().ok_or_else(|| {
+        let known: Vec<&str> = snapshot.providers.iter().map(|provider| provider.spec().id.as_str()).collect();
+        let message = format!("no provider `{id}` is there; there is {}", known.join(", "));
+        KernelError::new(ErrorCode::ProviderUnavailable, message)
+    })
+}
+
+fn first_model(provider: &dyn Provider) -> Option<String> {
+    provider.spec().models.first().map(|model| model.id.clone())
+}
+
+fn no_model(provider: &str) -> KernelError {
+    let message = format!("provider `{provider}` declares no model; name one with `--model {provider}/MODEL`");
+    KernelError::new(ErrorCode::InvalidInput, message)
+}

@@ -1,0 +1,231 @@
+//! Opening sessions: new ones, live ones, stored ones (kernel rules 3.1).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bingo_plugin_sdk::event::{ErrorCode, KernelError, Usage};
+use bingo_plugin_sdk::ids::{Seq, SessionId};
+use bingo_plugin_sdk::item::Level;
+use bingo_plugin_sdk::rpc::{GatewayEvent, OpenOptions, SessionFilter, SessionSelector, SessionSpec};
+use bingo_plugin_sdk::session::{Driver, SessionSummary};
+
+use super::outbox::Store;
+use super::session::{Begin, SessionHandle};
+use super::{Attachment, Kernel, find_provider, first_model, no_model, session};
+use crate::ports::{Epoch, Notice};
+use crate::telemetry;
+
+/// The provider that answers when none is configured.
+const FALLBACK_PROVIDER: &str = "echo";
+
+impl Kernel {
+    /// Opens a session and attaches to it.
+    ///
+    /// # Errors
+    /// `SESSION_NOT_FOUND`, `SESSION_LOCKED`, `INVALID_INPUT`, `PROVIDER_UNAVAILABLE` or `STORAGE`, in words.
+    pub async fn open(
+        &self,
+        selector: SessionSelector,
+        options: OpenOptions,
+    ) -> Result<Attachment, KernelError> {
+        if options.children {
+            let message = "this version attaches to one session at a time; open children on their own";
+            return Err(invalid(message));
+        }
+        self.parts.offers.settled().await;
+        let session = match selector {
+            SessionSelector::Create { spec } => self.create(spec).await?,
+            SessionSelector::ById { id } => self.live_or_stored(&id).await?,
+            SessionSelector::ByKey { key } => {
+                let all = self.list(SessionFilter::default()).await?;
+                let named = all.into_iter().filter(|summary| summary.key.as_deref() == Some(&key));
+                self.first_openable(named, &format!("no session has the key `{key}`")).await?
+            }
+            SessionSelector::Latest { cwd } => {
+                let filter = SessionFilter { cwd: Some(cwd.clone()), ..SessionFilter::default() };
+                let mut all = self.list(filter).await?;
+                // A child is never what "continue" means while a root exists.
+                all.sort_by_key(|summary| summary.parent.is_some());
+                self.first_openable(all.into_iter(), &format!("no session works in {cwd}")).await?
+            }
+        };
+        let subscription = session.subscribe().await?;
+        let (snapshot, stream) = (subscription.snapshot, subscription.stream);
+        Ok(Attachment { session: session.id, snapshot, stream })
+    }
+
+    /// Returns a live session, or opens the stored one; two callers at once open it once.
+    pub(super) async fn live_or_stored(&self, id: &SessionId) -> Result<SessionHandle, KernelError> {
+        let lock = self.opening(id);
+        let _opening = lock.lock().await;
+        if let Ok(session) = self.parts.session(id) {
+            return Ok(session);
+        }
+        let claim = self.parts.journal.claim(id.clone()).await.map_err(|error| error.to_kernel())?;
+        let last = claim.frames.last().map_or(Seq(0), |frame| frame.seq);
+        let Some(begin) = Begin::resumed(&claim.frames) else {
+            self.parts.journal.release(claim.epoch).await;
+            return Err(KernelError::new(ErrorCode::Storage, format!("session {id} has no frames")));
+        };
+        Ok(self.start(begin, claim.epoch, last))
+    }
+
+    /// Opens the first candidate that nobody holds (kernel rules 3.1.4 and 5).
+    async fn first_openable(
+        &self,
+        candidates: impl Iterator<Item = SessionSummary>,
+        none: &str,
+    ) -> Result<SessionHandle, KernelError> {
+        let mut error = KernelError::new(ErrorCode::SessionNotFound, none);
+        for summary in candidates {
+            match self.live_or_stored(&summary.id).await {
+                Err(locked) if locked.code == ErrorCode::SessionLocked => error = locked,
+                outcome => return outcome,
+            }
+        }
+        Err(error)
+    }
+
+    async fn create(&self, spec: SessionSpec) -> Result<SessionHandle, KernelError> {
+        let cwd = PathBuf::from(&spec.cwd);
+        if !cwd.is_absolute() {
+            return Err(invalid(format!("`cwd` must be an absolute path, got `{}`", spec.cwd)));
+        }
+        let cwd = real_path(spec.cwd.clone()).await;
+        let is_folder = tokio::task::spawn_blocking(move || cwd.is_dir().then_some(cwd)).await;
+        let cwd = is_folder.ok().flatten().ok_or_else(|| invalid(format!("{} is no folder", spec.cwd)))?;
+        if let Some(parent) = &spec.parent {
+            let parent = self.parts.session(&parent.session)?;
+            if parent.summary().parent.is_some() {
+                return Err(invalid("a child session cannot have children"));
+            }
+        }
+        let _key = self.reserve_key(spec.key.as_deref()).await?;
+        let (provider, model, notice) = self.choose_model(&spec)?;
+        let summary = new_summary(spec, cwd, provider, model);
+        let epoch = self.parts.journal.create(summary.id.clone()).await.map_err(|error| error.to_kernel())?;
+        let mut begin = Begin::fresh(summary);
+        begin.notices.extend(notice);
+        let session = self.start(begin, epoch, Seq(0));
+        session.flush().await?;
+        Ok(session)
+    }
+
+    /// Takes a key that no session has or had; it is free again if creating fails.
+    async fn reserve_key(&self, key: Option<&str>) -> Result<Option<KeyReservation>, KernelError> {
+        let Some(key) = key else { return Ok(None) };
+        let owned = key.split_once('/').is_some_and(|(owner, path)| !owner.is_empty() && !path.is_empty());
+        if !owned {
+            return Err(invalid(format!("a key is `owner/path`, got `{key}`")));
+        }
+        let taken = || {
+            let message = format!("a session has the key `{key}` already; open it by its key");
+            KernelError::new(ErrorCode::SessionLocked, message)
+        };
+        if !self.parts.lock().creating.insert(key.to_owned()) {
+            return Err(taken());
+        }
+        let reservation = KeyReservation { kernel: self.clone(), key: key.to_owned() };
+        let all = self.list(SessionFilter::default()).await?;
+        if all.iter().any(|summary| summary.key.as_deref() == Some(key)) {
+            return Err(taken());
+        }
+        Ok(Some(reservation))
+    }
+
+    /// Chooses provider and model of a new session (kernel rule 3.1.7); says so when it is the fallback.
+    fn choose_model(&self, spec: &SessionSpec) -> Result<(Option<String>, Option<String>, Option<Notice>), KernelError> {
+        if spec.driver == Driver::Log {
+            return Ok((None, None, None));
+        }
+        let snapshot = self.parts.offers.snapshot();
+        let settings = &self.parts.settings;
+        let asked = spec.provider.clone().or_else(|| settings.provider.clone());
+        let ids = || snapshot.providers.iter().map(|provider| provider.spec().id.as_str());
+        let chosen = asked.clone().or_else(|| ids().find(|id| *id != FALLBACK_PROVIDER).map(str::to_owned));
+        let id = chosen.unwrap_or_else(|| FALLBACK_PROVIDER.to_owned());
+        let provider = find_provider(&snapshot, &id)?;
+        // A model of the settings belongs to the provider of the settings.
+        let configured = settings.model.clone().filter(|_| asked == settings.provider);
+        let model = spec.model.clone().or(configured).or_else(|| first_model(provider.as_ref()));
+        let model = model.ok_or_else(|| no_model(&id))?;
+        let fallback = asked.is_none() && id == FALLBACK_PROVIDER;
+        Ok((Some(id), Some(model), fallback.then(fallback_notice)))
+    }
+
+    fn start(&self, mut begin: Begin, epoch: Epoch, last: Seq) -> SessionHandle {
+        begin.notices.extend(self.parts.board.take());
+        let (journal, sync) = (Arc::clone(&self.parts.journal), self.parts.settings.sync);
+        let store = Store { journal, epoch, last, sync };
+        let session = session::spawn(Arc::clone(&self.parts), begin, store);
+        self.parts.lock().live.insert(session.id.clone(), session.clone());
+        let summary = Box::new(session.summary());
+        self.parts.feed.publish(&GatewayEvent::SessionCreated { summary });
+        session
+    }
+
+    fn opening(&self, id: &SessionId) -> Arc<tokio::sync::Mutex<()>> {
+        let mut registry = self.parts.lock();
+        registry.opening.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = registry.opening.get(id).and_then(std::sync::Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::new(tokio::sync::Mutex::new(()));
+        registry.opening.insert(id.clone(), Arc::downgrade(&lock));
+        lock
+    }
+}
+
+/// A key that is being given to a new session.
+struct KeyReservation {
+    kernel: Kernel,
+    key: String,
+}
+
+impl Drop for KeyReservation {
+    fn drop(&mut self) {
+        self.kernel.parts.lock().creating.remove(&self.key);
+    }
+}
+
+fn new_summary(
+    spec: SessionSpec,
+    cwd: PathBuf,
+    provider: Option<String>,
+    model: Option<String>,
+) -> SessionSummary {
+    let now = telemetry::now();
+    SessionSummary {
+        id: SessionId::mint(),
+        key: spec.key,
+        title: spec.title,
+        cwd: cwd.to_string_lossy().into_owned(),
+        parent: spec.parent,
+        driver: spec.driver,
+        model,
+        system_extra: spec.system_extra,
+        tools: spec.tools,
+        provider,
+        created_at: now.clone(),
+        updated_at: now,
+        usage: Usage::default(),
+        busy: false,
+        messages: Some(0),
+    }
+}
+
+fn fallback_notice() -> Notice {
+    let text = "no provider is configured, so the embedded echo model answers: it repeats what you say. \
+        Name a provider with `--model PROVIDER/MODEL` or `provider` in the settings";
+    Notice { level: Level::Info, code: "NO_PROVIDER", text: text.to_owned() }
+}
+
+fn invalid(message: impl Into<String>) -> KernelError {
+    KernelError::new(ErrorCode::InvalidInput, message)
+}
+
+/// Resolves links; a path that does not exist stays as it is.
+pub(super) async fn real_path(path: String) -> PathBuf {
+    let resolve = move || std::fs::canonicalize(&path).unwrap_or_else(|_| PathBuf::from(path));
+    tokio::task::spawn_blocking(resolve).await.unwrap_or_default()
+}

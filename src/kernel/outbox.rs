@@ -1,0 +1,274 @@
+//! The outbox of a session: the one place where frames leave it.
+//!
+//! Frames are published in seq order, each only when every durable frame before it is as durable as `journal.sync`
+//! asks; ephemeral ones wait behind them. The actor never waits here: it pushes, and the publisher writes. What clients
+//! see is the publisher's state, so that a snapshot never shows what is not stored.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bingo_plugin_sdk::event::{CloseReason, Event, Frame};
+use bingo_plugin_sdk::ids::Seq;
+use bingo_plugin_sdk::item::Level;
+use bingo_plugin_sdk::session::SessionSummary;
+use bingo_plugin_sdk::state::{SessionState, SnapshotLimits};
+use tokio::sync::{Notify, oneshot, watch};
+
+use super::stream::{FrameStream, Published, SubscriberQueue};
+use crate::ports::{Epoch, Journal, JournalError};
+use crate::settings::SyncMode;
+use crate::telemetry;
+
+/// Frames that may wait for the disk before the session stops taking more from its turn.
+const HIGH_WATER: usize = 1024;
+
+/// Returns whether an event must be on the disk before it is seen (design §7, `journal.sync`).
+fn wants_sync(mode: SyncMode, event: &Event) -> bool {
+    match mode {
+        SyncMode::Off => false,
+        SyncMode::Frame => event.is_durable(),
+        SyncMode::Turn => matches!(
+            event,
+            Event::TurnStarted { .. }
+                | Event::TurnCompleted { .. }
+                | Event::IntentAck { .. }
+                | Event::InteractionResolved { .. }
+                | Event::SessionUpdated { .. }
+                | Event::SessionClosed { .. }
+                | Event::Extension { .. }
+        ),
+    }
+}
+
+/// A new subscriber: the state it starts from and what follows.
+pub(super) struct Subscription {
+    pub(super) snapshot: SessionState,
+    pub(super) stream: FrameStream,
+}
+
+enum Entry {
+    Frame(Arc<Frame>),
+    /// Answered in its place: a snapshot covers exactly the frames before it.
+    Subscribe(oneshot::Sender<Subscription>),
+    /// Answered with the items of the published state.
+    Read(oneshot::Sender<SessionState>),
+    /// Answered once everything before it is published.
+    Flush(oneshot::Sender<()>),
+    End,
+}
+
+/// The actor's end.
+#[derive(Clone)]
+pub(super) struct Outbox {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<OutboxState>,
+    /// Wakes the publisher.
+    pushed: Notify,
+    /// Wakes whoever waits for room, or for a failure.
+    drained: Notify,
+}
+
+#[derive(Default)]
+struct OutboxState {
+    entries: VecDeque<Entry>,
+    ended: bool,
+    failure: Option<String>,
+}
+
+impl Outbox {
+    /// Returns the outbox and its publisher, which must be run.
+    pub(super) fn new(store: Store, state: SessionState) -> (Self, Publisher) {
+        let shared =
+            Arc::new(Shared { state: Mutex::default(), pushed: Notify::new(), drained: Notify::new() });
+        let summary = watch::Sender::new(Arc::new(state.summary.clone()));
+        let publisher = Publisher { shared: Arc::clone(&shared), store, state, subscribers: Vec::new(), summary };
+        (Self { shared }, publisher)
+    }
+
+    /// Pushes frames that belong together: they are written at once.
+    pub(super) fn push(&self, frames: Vec<Arc<Frame>>) {
+        self.enter(frames.into_iter().map(Entry::Frame));
+    }
+
+    /// Returns whether the disk keeps up, so that more of the turn's output may be taken.
+    pub(super) fn has_room(&self) -> bool {
+        self.lock().entries.len() < HIGH_WATER
+    }
+
+    /// Waits until the publisher took what was there, or failed.
+    pub(super) async fn drained(&self) {
+        self.shared.drained.notified().await;
+    }
+
+    /// Returns why nothing can be stored any more.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.lock().failure.clone()
+    }
+
+    /// Subscribes; nothing when the session ended.
+    pub(super) async fn subscribe(&self) -> Option<Subscription> {
+        self.ask(Entry::Subscribe).await
+    }
+
+    /// Returns the whole published state; nothing when the session ended.
+    pub(super) async fn read(&self) -> Option<SessionState> {
+        self.ask(Entry::Read).await
+    }
+
+    /// Waits until everything pushed so far is published; nothing when that failed.
+    pub(super) async fn flush(&self) -> Option<()> {
+        self.ask(Entry::Flush).await
+    }
+
+    /// Ends the publisher after what was pushed.
+    pub(super) fn end(&self) {
+        self.enter([Entry::End]);
+    }
+
+    async fn ask<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> Entry) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.enter([entry(reply)]);
+        answer.await.ok()
+    }
+
+    fn enter(&self, entries: impl IntoIterator<Item = Entry>) {
+        let mut state = self.lock();
+        if !state.ended {
+            state.entries.extend(entries);
+        }
+        drop(state);
+        self.shared.pushed.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
+        self.shared.lock()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a session's frames are stored.
+pub(super) struct Store {
+    pub(super) journal: Arc<dyn Journal>,
+    pub(super) epoch: Epoch,
+    /// The last stored seq.
+    pub(super) last: Seq,
+    pub(super) sync: SyncMode,
+}
+
+impl Store {
+    async fn append(&mut self, frames: Vec<Arc<Frame>>) -> Result<(), JournalError> {
+        let Some(last) = frames.last().map(|frame| frame.seq) else { return Ok(()) };
+        let sync = frames.iter().any(|frame| wants_sync(self.sync, &frame.event));
+        self.journal.append(self.epoch.clone(), self.last, frames, sync).await?;
+        self.last = last;
+        Ok(())
+    }
+}
+
+/// The disk's end: writes, folds what is stored, and fans it out.
+pub(super) struct Publisher {
+    shared: Arc<Shared>,
+    store: Store,
+    state: SessionState,
+    subscribers: Vec<Arc<SubscriberQueue>>,
+    summary: watch::Sender<Arc<SessionSummary>>,
+}
+
+impl Publisher {
+    /// Returns the published summary as it changes; it closes when the publisher is done with the journal.
+    pub(super) fn summary(&self) -> watch::Receiver<Arc<SessionSummary>> {
+        self.summary.subscribe()
+    }
+
+    /// Runs until the session ends or cannot be stored any more; then gives the journal back.
+    pub(super) async fn run(mut self) {
+        loop {
+            let entries = self.take().await;
+            let durable = entries.iter().filter_map(|entry| match entry {
+                Entry::Frame(frame) if frame.event.is_durable() => Some(Arc::clone(frame)),
+                _ => None,
+            });
+            if let Err(error) = self.store.append(durable.collect()).await {
+                self.fail(&error.to_kernel().message);
+                break;
+            }
+            let ended = entries.into_iter().map(|entry| self.publish(entry)).any(|ended| ended);
+            self.shared.drained.notify_one();
+            if ended {
+                break;
+            }
+        }
+        self.subscribers.iter().for_each(|subscriber| subscriber.end());
+        self.store.journal.release(self.store.epoch.clone()).await;
+        // Whoever still waits hears that the session ended: its sender is dropped.
+        let mut state = self.shared.lock();
+        state.ended = true;
+        state.entries.clear();
+        drop(state);
+        self.shared.drained.notify_one();
+    }
+
+    async fn take(&self) -> VecDeque<Entry> {
+        loop {
+            let pushed = self.shared.pushed.notified();
+            let entries = std::mem::take(&mut self.shared.lock().entries);
+            if !entries.is_empty() {
+                return entries;
+            }
+            pushed.await;
+        }
+    }
+
+    /// Publishes one entry; returns whether it was the end.
+    fn publish(&mut self, entry: Entry) -> bool {
+        match entry {
+            Entry::Frame(frame) => self.publish_frame(Arc::unwrap_or_clone(frame)),
+            // A caller that left is normal.
+            Entry::Subscribe(reply) => {
+                let (queue, stream) = SubscriberQueue::new();
+                let snapshot = self.state.snapshot(SnapshotLimits::default());
+                if reply.send(Subscription { snapshot, stream }).is_ok() {
+                    self.subscribers.push(queue);
+                }
+            }
+            Entry::Read(reply) => drop(reply.send(self.state.clone())),
+            Entry::Flush(reply) => drop(reply.send(())),
+            Entry::End => return true,
+        }
+        false
+    }
+
+    fn publish_frame(&mut self, frame: Frame) {
+        self.state.apply(&frame);
+        if frame.event.is_durable() {
+            let mut summary = self.state.summary.clone();
+            summary.busy = self.state.turn.is_some();
+            summary.updated_at.clone_from(&frame.ts);
+            self.summary.send_replace(Arc::new(summary));
+        }
+        let published = Published::new(frame);
+        self.subscribers.retain(|subscriber| subscriber.push(&published));
+    }
+
+    /// Tells clients that the session ends here. These two frames are not stored: nothing can be.
+    fn fail(&mut self, message: &str) {
+        tracing::error!(session = %self.store.epoch.session, message, "the session cannot be stored any more");
+        let events = [
+            Event::Notice { level: Level::Error, code: "STORAGE".to_owned(), text: message.to_owned() },
+            Event::SessionClosed { reason: CloseReason::Error { message: message.to_owned() } },
+        ];
+        for event in events {
+            let (seq, session) = (self.state.seq.next(), self.store.epoch.session.clone());
+            self.publish_frame(Frame { seq, ts: telemetry::now(), session, cause: None, event });
+        }
+        self.shared.lock().failure = Some(message.to_owned());
+    }
+}

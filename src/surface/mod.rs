@@ -1,0 +1,8 @@
+//! Surfaces: how clients meet the kernel.
+
+mod print;
+mod rpc;
+mod stdio;
+
+pub use print::{Ending, OutputFormat, PrintError, PrintRequest, print};
+pub use stdio::{Served, serve};

@@ -1,0 +1,81 @@
+//! Questions during a run: asked on the terminal, refused without one (kernel rule 6.2.8).
+
+use std::io::{IsTerminal, Write};
+
+use bingo_plugin_sdk::ids::InteractionId;
+use bingo_plugin_sdk::interaction::{Answer, AnswerSpec, Interaction, InteractionKind};
+use tokio::task::JoinHandle;
+
+/// A question that was put to the person, or refused.
+#[derive(Debug)]
+pub(super) struct Asked {
+    interaction: InteractionId,
+    answer: JoinHandle<Answer>,
+}
+
+/// Puts a question to the person; refuses it when there is nobody to ask.
+pub(super) fn ask(interaction: &Interaction) -> Asked {
+    let (id, interaction) = (interaction.id.clone(), interaction.clone());
+    let answer = tokio::task::spawn_blocking(move || {
+        if std::io::stdin().is_terminal() { ask_on_terminal(&interaction) } else { refusal(&interaction, Some("non-interactive")) }
+    });
+    Asked { interaction: id, answer }
+}
+
+/// Waits for the answer to what was asked; for ever when nothing was.
+pub(super) async fn answered(asked: &mut Option<Asked>) -> (InteractionId, Answer) {
+    let Some(question) = asked else { return std::future::pending().await };
+    let answer = (&mut question.answer).await.unwrap_or(Answer::Cancel);
+    let id = question.interaction.clone();
+    *asked = None;
+    (id, answer)
+}
+
+fn refusal(interaction: &Interaction, feedback: Option<&str>) -> Answer {
+    if interaction.answers.contains(&AnswerSpec::Deny) {
+        return Answer::Deny { feedback: feedback.map(str::to_owned) };
+    }
+    Answer::Cancel
+}
+
+fn ask_on_terminal(interaction: &Interaction) -> Answer {
+    let (question, choices) = match &interaction.kind {
+        InteractionKind::Permission { summary, session_scope, .. } => {
+            let session = if session_scope.is_some() { ", [a]llow for this session" } else { "" };
+            (format!("allow {summary}?"), format!("[y]es{session}, [n]o"))
+        }
+        InteractionKind::Question { question, options, .. } => {
+            let options = options.iter().map(|option| format!("{} ({})", option.id, option.label));
+            (question.clone(), options.collect::<Vec<_>>().join(", "))
+        }
+        InteractionKind::Confirm { title, detail } => (format!("{title}: {detail}"), "[y]es, [n]o".to_owned()),
+        InteractionKind::Login { .. } => return Answer::Cancel,
+    };
+    let mut stderr = std::io::stderr().lock();
+    let shown = write!(stderr, "{question} {choices}: ").and_then(|()| stderr.flush());
+    let mut line = String::new();
+    if shown.is_err() || std::io::stdin().read_line(&mut line).is_err() {
+        return refusal(interaction, None);
+    }
+    chosen(interaction, line.trim())
+}
+
+fn chosen(interaction: &Interaction, word: &str) -> Answer {
+    let scope = match &interaction.kind {
+        InteractionKind::Question { .. } if word.is_empty() => return Answer::Cancel,
+        InteractionKind::Question { options, free_text, .. } => {
+            if *free_text && !options.iter().any(|option| option.id == word) {
+                return Answer::Text { text: word.to_owned() };
+            }
+            return Answer::Choice { ids: vec![word.to_owned()] };
+        }
+        InteractionKind::Permission { session_scope, .. } => session_scope.clone(),
+        _ => None,
+    };
+    match (word, scope) {
+        ("a", Some(scope)) => Answer::AllowSession { scope },
+        ("y" | "yes" | "a", _) if interaction.answers.contains(&AnswerSpec::Confirm) => Answer::Confirm,
+        ("y" | "yes" | "a", _) => Answer::AllowOnce,
+        _ => refusal(interaction, None),
+    }
+}

@@ -1,0 +1,314 @@
+//! What each method of the RPC protocol does, and a connection's open sessions.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bingo_plugin_sdk::event::{ErrorCode, Frame, KernelError};
+use bingo_plugin_sdk::ids::SessionId;
+use bingo_plugin_sdk::jsonrpc::{Message, Method, RequestId, RpcError, code};
+use bingo_plugin_sdk::rpc::{
+    self, Capabilities, ClientIdentity, Empty, InitializeParams, InitializeResult, ListResult, OpenResult,
+    methods,
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::task::AbortHandle;
+
+use super::dispatch::Job;
+use super::{Output, kernel_error};
+use crate::kernel::{FrameStream, GivenAnswer, Kernel};
+use crate::schema::{self, Part};
+
+/// One client.
+pub(super) struct Connection {
+    kernel: Kernel,
+    output: Output,
+    client: OnceLock<ClientIdentity>,
+    shut_down: AtomicBool,
+    forwarders: Mutex<Forwarders>,
+}
+
+/// Tasks that write frames to the client; each ends with its session, its replacement, or the connection.
+#[derive(Default)]
+struct Forwarders {
+    sessions: BTreeMap<SessionId, AbortHandle>,
+    gateway: Option<AbortHandle>,
+}
+
+/// What follows a reply: frames never overtake the answer that announces them.
+enum Follow {
+    Nothing,
+    Frames { session: SessionId, replay: Vec<Frame>, stream: FrameStream },
+    Gateway,
+}
+
+type Answered = Result<(Value, Follow), RpcError>;
+
+impl Connection {
+    pub(super) fn new(kernel: Kernel, output: Output) -> Self {
+        let (client, shut_down, forwarders) = (OnceLock::new(), AtomicBool::new(false), Mutex::default());
+        Self { kernel, output, client, shut_down, forwarders }
+    }
+
+    /// Returns whether the client said who it is.
+    pub(super) fn is_initialized(&self) -> bool {
+        self.client.get().is_some()
+    }
+
+    /// Returns whether the client asked for the end.
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.shut_down.load(Ordering::Acquire)
+    }
+
+    /// Runs a job to its reply; returns the lane it held.
+    pub(super) async fn run(self: Arc<Self>, job: Job) -> Option<SessionId> {
+        let lane = job.held_lane();
+        let answered = self.answer(&job).await;
+        let (outcome, follow) = match answered {
+            Ok((result, follow)) => (Ok(result), follow),
+            Err(error) => (Err(error), Follow::Nothing),
+        };
+        if let Ok(result) = &outcome
+            && let Err(fault) = schema::rpc().check(&job.method, Part::Result, result)
+        {
+            tracing::error!(%fault, "a reply breaks the schema");
+        }
+        self.reply(Some(job.id), outcome).await;
+        self.follow(follow);
+        lane
+    }
+
+    /// Writes a response; the id is null when none could be read.
+    pub(super) async fn reply(&self, id: Option<RequestId>, outcome: Result<Value, RpcError>) {
+        let line = match (id, outcome) {
+            (Some(id), outcome) => Message::Response { id, outcome }.to_line(),
+            (None, Ok(result)) => json!({"jsonrpc": "2.0", "id": null, "result": result}).to_string(),
+            (None, Err(error)) => json!({"jsonrpc": "2.0", "id": null, "error": error}).to_string(),
+        };
+        // A client that left needs no answer.
+        drop(self.output.send(line).await);
+    }
+
+    /// Stops writing frames.
+    pub(super) fn detach_all(&self) {
+        let mut forwarders = self.lock();
+        std::mem::take(&mut forwarders.sessions).into_values().for_each(|task| task.abort());
+        forwarders.gateway.take().into_iter().for_each(|task| task.abort());
+    }
+
+    async fn answer(&self, job: &Job) -> Answered {
+        let params = job.params.clone();
+        match job.method.as_str() {
+            "initialize" => self.initialize(read::<methods::Initialize>(params)?),
+            "shutdown" => {
+                self.shut_down.store(true, Ordering::Release);
+                done()
+            }
+            "session/list" => {
+                let filter = read::<methods::ListSessions>(params)?.filter;
+                let sessions = self.kernel.list(filter).await.map_err(|error| kernel_error(&error))?;
+                value(&ListResult { sessions })
+            }
+            "session/open" => self.open(read::<methods::OpenSession>(params)?).await,
+            "session/close" => self.close(&read::<methods::CloseSession>(params)?.session),
+            "session/delete" => {
+                let session = read::<methods::DeleteSession>(params)?.session;
+                self.kernel.delete(&session).await.map_err(|error| kernel_error(&error))?;
+                done()
+            }
+            "session/deliver" | "session/extend" | "session/signal" => self.put(&job.method, params).await,
+            "session/history" => {
+                let read = read::<methods::ReadHistory>(params)?;
+                self.require_open(&read.session)?;
+                let chunk = self.kernel.history(&read.session, read.page).await;
+                value(&chunk.map_err(|error| kernel_error(&error))?)
+            }
+            "session/events" => self.resume(read::<methods::ResumeEvents>(params)?).await,
+            "session/submit" | "session/interrupt" | "session/answer" => self.write(&job.method, params).await,
+            "catalog/read" => value(&self.kernel.catalog(read::<methods::ReadCatalog>(params)?.kind).await),
+            "gateway/subscribe" => Ok((json!({}), Follow::Gateway)),
+            other => Err(RpcError::new(code::METHOD_NOT_FOUND, format!("there is no method `{other}`"))),
+        }
+    }
+
+    fn initialize(&self, params: InitializeParams) -> Answered {
+        if params.protocol != rpc::PROTOCOL {
+            let message =
+                format!("the client speaks protocol {}, this server speaks {}", params.protocol, rpc::PROTOCOL);
+            return Err(kernel_error(&KernelError::new(ErrorCode::InvalidInput, message)));
+        }
+        if self.client.set(params.client).is_err() {
+            return Err(RpcError::new(code::INVALID_REQUEST, "`initialize` was sent before"));
+        }
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        value(&InitializeResult {
+            protocol: rpc::PROTOCOL,
+            name: "bingo".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            capabilities: Capabilities {
+                methods: owned(rpc::METHODS),
+                notifications: owned(rpc::NOTIFICATIONS),
+            },
+        })
+    }
+
+    async fn open(&self, params: rpc::OpenParams) -> Answered {
+        let opened = self.kernel.open(params.selector, params.options).await;
+        let attachment = opened.map_err(|error| kernel_error(&error))?;
+        let session = attachment.session.clone();
+        let result = json!(OpenResult { session: attachment.session, snapshot: attachment.snapshot });
+        Ok((result, Follow::Frames { session, replay: Vec::new(), stream: attachment.stream }))
+    }
+
+    async fn resume(&self, params: rpc::EventsParams) -> Answered {
+        self.require_open(&params.session)?;
+        let resumed = self.kernel.resume_events(&params.session, params.since).await;
+        let resumption = resumed.map_err(|error| kernel_error(&error))?;
+        let (replay, stream) = (resumption.frames, resumption.stream);
+        Ok((json!({}), Follow::Frames { session: params.session, replay, stream }))
+    }
+
+    fn close(&self, session: &SessionId) -> Answered {
+        self.kernel.require_live(session).map_err(|error| kernel_error(&error))?;
+        if let Some(task) = self.lock().sessions.remove(session) {
+            task.abort();
+        }
+        done()
+    }
+
+    /// Writes of a client that has the session open.
+    async fn write(&self, method: &str, params: Value) -> Answered {
+        let written = match method {
+            "session/submit" => {
+                let submit = read::<methods::Submit>(params)?;
+                self.require_open(&submit.session)?;
+                self.kernel.submit(&submit.session, submit.intent, submit.input).await
+            }
+            "session/interrupt" => {
+                let interrupt = read::<methods::Interrupt>(params)?;
+                self.require_open(&interrupt.session)?;
+                self.kernel.interrupt(&interrupt.session, interrupt.intent, interrupt.scope).await
+            }
+            _ => {
+                let params = read::<methods::Answer>(params)?;
+                self.require_open(&params.session)?;
+                let client = self.client.get().cloned().unwrap_or_else(unknown_client);
+                let rpc::AnswerParams { session, intent, interaction, answer, activation } = params;
+                let given = GivenAnswer { intent, interaction, answer, activation, client };
+                self.kernel.answer(&session, given).await
+            }
+        };
+        written.map_err(|error| kernel_error(&error))?;
+        done()
+    }
+
+    /// Host verbs: the session need not be open here, nor live.
+    async fn put(&self, method: &str, params: Value) -> Answered {
+        let put = match method {
+            "session/deliver" => {
+                let rpc::DeliverParams { session, intent, input, delivery } = read::<methods::Deliver>(params)?;
+                self.kernel.deliver(&session, intent, input, delivery).await
+            }
+            "session/extend" => {
+                let rpc::ExtendParams { session, plugin, kind, payload } = read::<methods::Extend>(params)?;
+                self.kernel.extend(&session, plugin, kind, payload).await
+            }
+            _ => {
+                let rpc::SignalParams { session, plugin, kind, payload } = read::<methods::Signal>(params)?;
+                self.kernel.signal(&session, plugin, kind, payload).await
+            }
+        };
+        put.map_err(|error| kernel_error(&error))?;
+        done()
+    }
+
+    fn require_open(&self, session: &SessionId) -> Result<(), RpcError> {
+        if self.lock().sessions.contains_key(session) {
+            return Ok(());
+        }
+        let message = format!("session {session} is not open on this connection");
+        Err(kernel_error(&KernelError::new(ErrorCode::SessionNotFound, message)))
+    }
+
+    fn follow(&self, follow: Follow) {
+        match follow {
+            Follow::Nothing => {}
+            Follow::Frames { session, replay, stream } => {
+                let task = tokio::spawn(forward(self.output.clone(), replay, stream)).abort_handle();
+                if let Some(replaced) = self.lock().sessions.insert(session, task) {
+                    replaced.abort();
+                }
+            }
+            Follow::Gateway => {
+                let mut forwarders = self.lock();
+                if forwarders.gateway.is_none() {
+                    let feed = forward_gateway(self.output.clone(), self.kernel.subscribe_gateway());
+                    forwarders.gateway = Some(tokio::spawn(feed).abort_handle());
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Forwarders> {
+        self.forwarders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.detach_all();
+    }
+}
+
+async fn forward(output: Output, replay: Vec<Frame>, mut stream: FrameStream) {
+    for frame in replay {
+        if output.send(event_line(&json!(frame).to_string())).await.is_err() {
+            return;
+        }
+    }
+    while let Some(published) = stream.next().await {
+        if output.send(event_line(published.json())).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn forward_gateway(output: Output, mut feed: crate::kernel::FeedStream) {
+    loop {
+        let params = json!(feed.next().await);
+        if let Err(fault) = schema::rpc().check("gateway/event", Part::Params, &params) {
+            tracing::error!(%fault, "a gateway event breaks the schema");
+        }
+        let line = Message::Notification { method: "gateway/event".to_owned(), params }.to_line();
+        if output.send(line).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn event_line(frame: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"event","params":{frame}}}"#)
+}
+
+/// Reads params that passed the schema.
+fn read<M: Method>(params: Value) -> Result<M::Params, RpcError>
+where
+    M::Params: DeserializeOwned,
+{
+    serde_json::from_value(params).map_err(|error| RpcError::new(code::INVALID_PARAMS, error.to_string()))
+}
+
+fn value(result: &impl serde::Serialize) -> Answered {
+    let result = serde_json::to_value(result)
+        .map_err(|error| RpcError::new(code::INTERNAL_ERROR, error.to_string()))?;
+    Ok((result, Follow::Nothing))
+}
+
+fn done() -> Answered {
+    value(&Empty {})
+}
+
+fn unknown_client() -> ClientIdentity {
+    ClientIdentity { name: "unknown".to_owned(), surface: "rpc".to_owned() }
+}
