@@ -17,7 +17,7 @@ HEADERS = ["lines", "words", "characters", "bytes"]
 
 TOOL = {
     "name": "count",
-    "description": "Counts the lines, words, characters and bytes of a file. Relative paths start at the working directory.",
+    "description": "Counts the lines, words, characters and bytes of a file. Relative paths count from here.",
     "inputSchema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
 }
 COMMAND = {"name": "wordcount", "hint": "count the words of a file", "family": "files"}
@@ -102,12 +102,8 @@ def initialize(params):
     return {"protocol": PROTOCOL, "name": "wordcount", "version": "1.0.0", "tools": [TOOL], "commands": [COMMAND]}
 
 
-METHODS = {
-    "initialize": initialize,
-    "tool/call": count_tool,
-    "command/run": run_command,
-    "command/complete": complete_command,
-}
+METHODS = {"initialize": initialize, "tool/call": count_tool}
+METHODS.update({"command/run": run_command, "command/complete": complete_command})
 
 
 def answer(request, params):
