@@ -17,7 +17,7 @@ HEADERS = ["lines", "words", "characters", "bytes"]
 
 TOOL = {
     "name": "count",
-    "description": "Counts the lines, words, characters and bytes of a file. Relative paths count from here.",
+    "description": "Counts the lines, words, characters and bytes of the file at a path.",
     "inputSchema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
 }
 COMMAND = {"name": "wordcount", "hint": "count the words of a file", "family": "files"}
