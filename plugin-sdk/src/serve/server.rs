@@ -1,0 +1,323 @@
+//! The loop behind `serve`: lines in, one task a request, one writer out.
+//!
+//! It owns the running calls and their cancels. It never waits for a call: it starts it and reads on.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{self, JoinError, JoinSet};
+use tokio_util::codec::Decoder;
+use tokio_util::sync::CancellationToken;
+
+use super::context::{Link, to_value};
+use super::{Plugin, QUEUE, ServeError, StreamContext, ToolContext};
+use crate::calls::{CommandRunResult, PROTOCOL, ToolCallResult, methods, notifications};
+use crate::handshake::{InitializeParams, InitializeResult};
+use crate::jsonrpc::{Message, Method, Notice, RequestId, RpcError, code};
+use crate::ndjson::{Line, NdjsonCodec};
+use crate::provider::ProviderStreamResult;
+
+/// How long running calls may go on after the end of input, and again after their cancel. Both together stay below
+/// the two seconds after which a host ends the process by force.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// The longest line that is read. The host may send a message of any size (a model request holds whole pictures) and
+/// is this process's parent, so nothing is gained by refusing its words.
+const LINE_CAP: usize = usize::MAX;
+
+/// Reads lines until the end of input or of interest.
+pub(super) async fn read_lines<R>(mut reader: R, tx: mpsc::Sender<io::Result<Line>>)
+where
+    R: AsyncRead + Unpin,
+{
+    let mut codec = NdjsonCodec::new(LINE_CAP);
+    let mut buffer = BytesMut::with_capacity(64 * 1024);
+    loop {
+        let read = reader.read_buf(&mut buffer).await;
+        let ended = !matches!(read, Ok(1..));
+        loop {
+            let line = if ended { codec.decode_eof(&mut buffer) } else { codec.decode(&mut buffer) };
+            let Some(line) = line.transpose() else { break };
+            if tx.send(line).await.is_err() {
+                return;
+            }
+        }
+        match read {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                // The receiver may be gone; then nobody needs to hear it.
+                let _ = tx.send(Err(error)).await;
+                return;
+            }
+        }
+    }
+}
+
+/// Writes queued lines until every sender is gone. Flushes when the queue is empty.
+async fn write_lines<W: AsyncWrite + Unpin>(
+    mut writer: W,
+    mut queue: mpsc::Receiver<String>,
+) -> io::Result<()> {
+    let mut lines = Vec::with_capacity(QUEUE);
+    while queue.recv_many(&mut lines, QUEUE).await > 0 {
+        for mut line in lines.drain(..) {
+            line.push('\n');
+            writer.write_all(line.as_bytes()).await?;
+        }
+        writer.flush().await?;
+    }
+    writer.shutdown().await
+}
+
+/// Serves until `lines` end, then lets the running calls end.
+pub(super) async fn run<P, W>(
+    plugin: P,
+    mut lines: mpsc::Receiver<io::Result<Line>>,
+    writer: W,
+) -> Result<(), ServeError>
+where
+    P: Plugin,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    let (output, queue) = mpsc::channel(QUEUE);
+    let writing = tokio::spawn(write_lines(writer, queue));
+    let mut server = Server {
+        plugin: Arc::new(plugin),
+        output,
+        tasks: JoinSet::new(),
+        running: HashMap::new(),
+        greeted: false,
+    };
+    let mut read = Ok(());
+    loop {
+        tokio::select! {
+            // First: when the writer is gone, more work would be for nobody.
+            biased;
+            () = server.output.closed() => break,
+            Some(ended) = server.tasks.join_next_with_id() => server.end(ended),
+            line = lines.recv() => match line {
+                Some(Ok(line)) => server.line(line),
+                Some(Err(source)) => {
+                    read = Err(ServeError::Read { source });
+                    break;
+                }
+                None => break,
+            },
+        }
+    }
+    server.finish().await;
+    let written = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+    read.and(written.map_err(|source| ServeError::Write { source }))
+}
+
+/// What a cancel names.
+#[derive(Debug, PartialEq)]
+enum CallKey {
+    Tool(String),
+    Stream(String),
+}
+
+impl CallKey {
+    /// Returns the name under which a request can be cancelled.
+    fn of(method: &str, params: &Value) -> Option<Self> {
+        let text = |key: &str| params.get(key)?.as_str().map(str::to_owned);
+        match method {
+            methods::CallTool::NAME => text("callId").map(Self::Tool),
+            methods::StreamProvider::NAME => text("call").map(Self::Stream),
+            _ => None,
+        }
+    }
+}
+
+struct Running {
+    id: RequestId,
+    key: Option<CallKey>,
+    cancel: CancellationToken,
+}
+
+struct Server<P> {
+    plugin: Arc<P>,
+    output: mpsc::Sender<String>,
+    tasks: JoinSet<()>,
+    running: HashMap<task::Id, Running>,
+    /// Whether `initialize` came.
+    greeted: bool,
+}
+
+impl<P: Plugin> Server<P> {
+    fn line(&mut self, line: Line) {
+        let text = match line {
+            Line::Text(text) => text,
+            Line::NotUtf8 { lossy, .. } => {
+                return warn(&format!("skipped a line that is not UTF-8: {lossy}"));
+            }
+            Line::TooLong { length, .. } => return warn(&format!("skipped a line of {length} bytes")),
+        };
+        match Message::parse(text.as_bytes()) {
+            Ok(Message::Request { id, method, params }) => self.request(id, method, params),
+            Ok(Message::Notification { method, params }) => self.notification(&method, &params),
+            Ok(Message::Response { id, .. }) => warn(&format!("nothing waits for the response to {id}")),
+            Err(error) => warn(&format!("skipped a line: {error}")),
+        }
+    }
+
+    fn request(&mut self, id: RequestId, method: String, params: Value) {
+        let key = CallKey::of(&method, &params);
+        let cancel = CancellationToken::new();
+        let again = method == methods::Initialize::NAME && std::mem::replace(&mut self.greeted, true);
+        let plugin = Arc::clone(&self.plugin);
+        let link = Link { output: self.output.clone(), cancel: cancel.clone() };
+        let running = Running { id: id.clone(), key, cancel };
+        let handle = self.tasks.spawn(async move {
+            let output = link.output.clone();
+            let outcome = if again {
+                Err(RpcError::new(code::INVALID_REQUEST, "`initialize` came a second time"))
+            } else {
+                dispatch(&*plugin, &method, params, link).await
+            };
+            // A writer that is gone ends the loop; there is nobody to tell.
+            let _ = output.send(Message::Response { id, outcome }.to_line()).await;
+        });
+        self.running.insert(handle.id(), running);
+    }
+
+    fn notification(&self, method: &str, params: &Value) {
+        let text = |key: &str| params.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let key = match method {
+            notifications::CancelTool::NAME => CallKey::Tool(text("callId")),
+            notifications::CancelProvider::NAME => CallKey::Stream(text("call")),
+            // A notification asks for nothing, so one from a newer host may pass.
+            _ => return,
+        };
+        for running in self.running.values().filter(|running| running.key.as_ref() == Some(&key)) {
+            running.cancel.cancel();
+        }
+    }
+
+    /// Forgets a call that ended; one that panicked is answered here.
+    fn end(&mut self, ended: Result<(task::Id, ()), JoinError>) {
+        let (task, panicked) = match ended {
+            Ok((task, ())) => (task, false),
+            Err(error) => (error.id(), error.is_panic()),
+        };
+        let Some(running) = self.running.remove(&task) else { return };
+        if panicked {
+            let output = self.output.clone();
+            let outcome = Err(RpcError::new(code::INTERNAL_ERROR, "the plugin panicked in this call"));
+            self.tasks.spawn(async move {
+                let _ = output.send(Message::Response { id: running.id, outcome }.to_line()).await;
+            });
+        }
+    }
+
+    /// Lets running calls end, cancels the rest, and drops what still runs.
+    async fn finish(mut self) {
+        self.drain().await;
+        for running in self.running.values() {
+            running.cancel.cancel();
+        }
+        self.drain().await;
+    }
+
+    /// Waits until no call runs, the writer is gone, or the grace is over.
+    async fn drain(&mut self) {
+        if self.tasks.is_empty() {
+            return;
+        }
+        let mut over = alarm(GRACE);
+        loop {
+            tokio::select! {
+                _ = &mut over => return,
+                () = self.output.closed() => return,
+                ended = self.tasks.join_next_with_id() => match ended {
+                    Some(ended) => self.end(ended),
+                    None => return,
+                },
+            }
+        }
+    }
+}
+
+/// Completes after `duration`. A thread, because an author's runtime may have no timer.
+fn alarm(duration: Duration) -> oneshot::Receiver<()> {
+    let (tx, rx) = oneshot::channel::<()>();
+    // Without a thread the alarm rings at once: `tx` is dropped.
+    let _ = std::thread::Builder::new().name("grace".to_owned()).spawn(move || {
+        std::thread::sleep(duration);
+        drop(tx);
+    });
+    rx
+}
+
+async fn dispatch<P: Plugin>(plugin: &P, method: &str, params: Value, link: Link) -> Result<Value, RpcError> {
+    match method {
+        methods::Initialize::NAME => initialize(plugin, params).await,
+        methods::CallTool::NAME => {
+            typed::<methods::CallTool, _>(params, |params| async {
+                let context = ToolContext { call: params.call_id.clone(), link };
+                Ok(ToolCallResult { output: plugin.call_tool(params, context).await? })
+            })
+            .await
+        }
+        methods::RunCommand::NAME => {
+            typed::<methods::RunCommand, _>(params, |params| async {
+                Ok(CommandRunResult { outcome: plugin.run_command(params).await? })
+            })
+            .await
+        }
+        methods::CompleteCommand::NAME => {
+            typed::<methods::CompleteCommand, _>(params, |params| plugin.complete_command(params)).await
+        }
+        methods::StreamProvider::NAME => {
+            typed::<methods::StreamProvider, _>(params, |params| async {
+                let context = StreamContext { call: params.call.clone(), link };
+                Ok(ProviderStreamResult { error: plugin.stream_provider(params, context).await.err() })
+            })
+            .await
+        }
+        _ => Err(RpcError::new(code::METHOD_NOT_FOUND, format!("this plugin knows no method `{method}`"))),
+    }
+}
+
+/// Compares the protocol numbers before anything else is read: another protocol may have other params.
+async fn initialize<P: Plugin>(plugin: &P, params: Value) -> Result<Value, RpcError> {
+    if let Some(theirs) = params.get("protocol").and_then(Value::as_u64)
+        && theirs != u64::from(PROTOCOL)
+    {
+        let message =
+            format!("this plugin speaks plugin protocol {PROTOCOL}, the host speaks protocol {theirs}");
+        return Err(RpcError::new(code::INVALID_PARAMS, message));
+    }
+    typed::<methods::Initialize, _>(params, |params: InitializeParams| async {
+        let result = plugin.initialize(params).await?;
+        Ok(InitializeResult { protocol: PROTOCOL, ..result })
+    })
+    .await
+}
+
+/// Reads a method's params, runs it, and writes its result.
+async fn typed<M, F>(params: Value, run: impl FnOnce(M::Params) -> F) -> Result<Value, RpcError>
+where
+    M: Method,
+    F: Future<Output = Result<M::Result, RpcError>>,
+{
+    let params = M::Params::deserialize(params).map_err(|error| {
+        RpcError::new(code::INVALID_PARAMS, format!("the params of `{}` do not fit: {error}", M::NAME))
+    })?;
+    Ok(to_value(&run(params).await?))
+}
+
+/// Tells the host's log. A stderr that is gone changes nothing.
+fn warn(text: &str) {
+    let _ = writeln!(io::stderr(), "bingo-plugin-sdk: {text}");
+}
