@@ -1,0 +1,298 @@
+//! Joins the layers: settings, supervisor, bridges, journal and kernel, for the commands that need them.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bingo_plugin_sdk::ids::PluginName;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::bridge::PluginOffers;
+use crate::journal::JsonlJournal;
+use crate::kernel::{Board, Kernel, KernelSettings, PermissionMode, Rule};
+use crate::ports::Notices;
+use crate::settings::{self, PluginSettings, Settings, SettingsError};
+use crate::supervisor::discovery::{self, DiscoveryError, PluginSource};
+use crate::supervisor::{PluginOptions, Supervisor, SupervisorConfig, guard};
+
+/// The hidden subcommand under which this program is a bundled provider.
+pub const PROVIDER_SUBCOMMAND: &str = "__provider";
+/// The bundled provider that answers when none is configured.
+const ECHO: &str = "echo";
+/// How long tasks may linger once a command is done.
+const RUNTIME_GRACE: Duration = Duration::from_millis(200);
+
+/// What the command line says.
+#[derive(Debug, Clone, Default)]
+pub struct AppOptions {
+    pub plugins: Vec<PathBuf>,
+    pub config_dir: Option<PathBuf>,
+    pub data_dir: Option<PathBuf>,
+    pub cwd: Option<PathBuf>,
+    pub settings: Option<PathBuf>,
+    pub model: Option<String>,
+    pub mode: Option<PermissionMode>,
+    pub allowed: Vec<Rule>,
+}
+
+/// Why the host cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error("the settings key `{key}` does not fit: {reason}")]
+    Setting { key: String, reason: String },
+    #[error("cannot load a plugin that was named")]
+    Plugin(#[from] DiscoveryError),
+    #[error("there is no home directory, so there is no place for settings and sessions")]
+    NoHome,
+    #[error("cannot use the directory {}", path.display())]
+    Directory {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("cannot {act}")]
+    System {
+        act: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl AppError {
+    /// Returns whether the command line or the settings are wrong, rather than the machine.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, Self::System { .. })
+    }
+
+    /// Returns what to do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoHome => Some("set HOME, or name both with `--config-dir` and `--data-dir`"),
+            Self::Plugin(_) => Some("`--plugin` takes the directory that `plugin.json` stands in"),
+            Self::Settings(_) | Self::Setting { .. } | Self::Directory { .. } | Self::System { .. } => None,
+        }
+    }
+}
+
+/// A running host.
+pub struct App {
+    kernel: Kernel,
+    supervisor: Arc<Supervisor>,
+    cwd: PathBuf,
+}
+
+/// Where everything is, all absolute.
+struct Places {
+    home: PathBuf,
+    config_dir: PathBuf,
+    data_dir: PathBuf,
+    cwd: PathBuf,
+    binary: PathBuf,
+}
+
+impl App {
+    /// Starts the host; its plugins start in the background.
+    ///
+    /// # Errors
+    /// When the settings or a named plugin cannot be used.
+    pub fn start(options: AppOptions) -> Result<Self, AppError> {
+        let places = Places::find(&options)?;
+        let sources = settings::Sources {
+            config_dir: places.config_dir.clone(),
+            cwd: places.cwd.clone(),
+            file: options.settings.clone(),
+        };
+        let board = Arc::new(Board::default());
+        let (settings, notices) = settings::load(&sources)?;
+        notices.into_iter().for_each(|notice| board.post(notice));
+        let kernel_settings = kernel_settings(&settings, &options)?;
+        let notices: Arc<dyn Notices> = Arc::clone(&board) as Arc<dyn Notices>;
+        let config = SupervisorConfig {
+            binary: places.binary.clone(),
+            home: places.home.clone(),
+            config_dir: places.config_dir.clone(),
+            data_dir: places.data_dir.clone(),
+            sources: plugin_sources(&places, &options.plugins, &notices)?,
+            config: settings.plugins.clone(),
+            options: plugin_options(&settings)?,
+            notices: Arc::clone(&notices),
+        };
+        guard::adopt_orphans().map_err(|source| AppError::System { act: "adopt orphaned processes", source })?;
+        let supervisor = Arc::new(Supervisor::start(config));
+        let offers = Arc::new(PluginOffers::new(Arc::clone(&supervisor), notices));
+        let journal = Arc::new(JsonlJournal::new(places.data_dir));
+        let kernel = Kernel::new(offers, journal, board, kernel_settings);
+        Ok(Self { kernel, supervisor, cwd: places.cwd })
+    }
+
+    /// Returns the kernel.
+    pub fn kernel(&self) -> Kernel {
+        self.kernel.clone()
+    }
+
+    /// Returns the directory that new sessions work in.
+    pub fn cwd(&self) -> &Path {
+        &self.cwd
+    }
+
+    /// Closes the sessions, then stops the plugins; nothing of them is left.
+    pub async fn shutdown(self) {
+        self.kernel.shutdown().await;
+        self.supervisor.shutdown().await;
+    }
+}
+
+impl Places {
+    fn find(options: &AppOptions) -> Result<Self, AppError> {
+        let here = std::env::current_dir()
+            .map_err(|source| AppError::System { act: "find the current directory", source })?;
+        let absolute = |path: &PathBuf| here.join(path);
+        let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+        let config_dir = match (&options.config_dir, &home) {
+            (Some(path), _) => absolute(path),
+            (None, Some(home)) => home.join(".bingo"),
+            (None, None) => return Err(AppError::NoHome),
+        };
+        let data_dir = options.data_dir.as_ref().map_or_else(|| config_dir.join("data"), absolute);
+        let cwd = options.cwd.as_ref().map_or_else(|| here.clone(), absolute);
+        let cwd = std::fs::canonicalize(&cwd).map_err(|source| AppError::Directory { path: cwd, source })?;
+        let binary = std::env::current_exe()
+            .map_err(|source| AppError::System { act: "find the path of this program", source })?;
+        let home = home.unwrap_or_else(|| config_dir.clone());
+        Ok(Self { home, config_dir, data_dir, cwd, binary })
+    }
+}
+
+fn kernel_settings(settings: &Settings, options: &AppOptions) -> Result<KernelSettings, AppError> {
+    let wrong = |key: &str| {
+        let key = key.to_owned();
+        move |reason| AppError::Setting { key, reason }
+    };
+    let configured = settings.permissions.default_mode.as_deref().unwrap_or("default");
+    let configured = configured.parse().map_err(wrong("permissions.defaultMode"))?;
+    let mut allowed = options.allowed.clone();
+    for rule in &settings.permissions.allow {
+        allowed.push(rule.parse().map_err(wrong("permissions.allow"))?);
+    }
+    let named = options.model.as_ref().or(settings.model.as_ref());
+    let (provider, model) = match named.map(|name| name.split_once('/')) {
+        Some(Some((provider, model))) => (Some(provider.to_owned()), Some(model.to_owned())),
+        _ => (settings.provider.clone(), named.cloned()),
+    };
+    Ok(KernelSettings {
+        provider,
+        model,
+        thinking: settings.thinking,
+        max_tokens: settings.max_tokens,
+        mode: options.mode.unwrap_or(configured),
+        allowed,
+        sync: settings.journal.sync,
+    })
+}
+
+/// Returns the plugins to start: named ones, the user's, and the embedded model, whose name cannot be taken.
+fn plugin_sources(
+    places: &Places,
+    named: &[PathBuf],
+    notices: &Arc<dyn Notices>,
+) -> Result<Vec<PluginSource>, AppError> {
+    let (mut sources, problems) = discovery::discover(&places.config_dir, named)?;
+    problems.iter().for_each(|problem| notices.post(problem.to_notice()));
+    if let Some(name) = PluginName::parse(ECHO) {
+        let root = places.binary.parent().unwrap_or(&places.cwd);
+        sources.retain(|source| source.name != name);
+        sources.push(PluginSource::bundled(name, &places.binary, &[PROVIDER_SUBCOMMAND, ECHO], root));
+    }
+    Ok(sources)
+}
+
+fn plugin_options(
+    settings: &Settings,
+) -> Result<std::collections::BTreeMap<String, PluginOptions>, AppError> {
+    let convert = |(name, own): (&String, &PluginSettings)| {
+        let timeouts = serde_json::to_value(&own.timeouts).and_then(serde_json::from_value);
+        let timeouts = timeouts.map_err(|error| AppError::Setting {
+            key: format!("supervisor.{name}.timeouts"),
+            reason: error.to_string(),
+        })?;
+        let options = PluginOptions { env: own.env.clone(), inherit_env: own.inherit_env, timeouts };
+        Ok((name.clone(), options))
+    };
+    settings.supervisor.iter().map(convert).collect()
+}
+
+/// How many threads a command works with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workers {
+    /// One prompt does not need more.
+    Few,
+    Many,
+}
+
+/// Runs a command's future on a runtime of its own. What still blocks afterwards, such as a read of the terminal, does
+/// not hold up the end of the process.
+///
+/// # Errors
+/// When the runtime cannot be built.
+pub fn block_on<T>(workers: Workers, future: impl Future<Output = T>) -> Result<T, AppError> {
+    let mut builder = match workers {
+        Workers::Few => tokio::runtime::Builder::new_current_thread(),
+        Workers::Many => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = builder
+        .enable_all()
+        .build()
+        .map_err(|source| AppError::System { act: "start the asynchronous runtime", source })?;
+    let output = runtime.block_on(future);
+    runtime.shutdown_timeout(RUNTIME_GRACE);
+    Ok(output)
+}
+
+/// The signals that ask the process to end.
+struct EndSignals {
+    term: Signal,
+    interrupt: Signal,
+}
+
+impl EndSignals {
+    /// Takes the signals over; nothing where they cannot be handled.
+    fn take() -> Option<Self> {
+        let taken = signal(SignalKind::terminate())
+            .and_then(|term| Ok(Self { term, interrupt: signal(SignalKind::interrupt())? }));
+        taken.inspect_err(|error| tracing::warn!(%error, "signals cannot be handled here")).ok()
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Waits until the process is told to end, by SIGTERM or SIGINT.
+pub async fn terminated() {
+    match EndSignals::take() {
+        Some(mut signals) => signals.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns a channel with a message for each SIGINT (Ctrl-C) or SIGTERM.
+pub fn interrupts() -> mpsc::Receiver<()> {
+    let (sender, receiver) = mpsc::channel(4);
+    if let Some(mut signals) = EndSignals::take() {
+        tokio::spawn(async move {
+            while !sender.is_closed() {
+                signals.next().await;
+                // A person who keeps pressing need not be counted.
+                let _ = sender.try_send(());
+            }
+        });
+    }
+    receiver
+}

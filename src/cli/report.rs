@@ -1,0 +1,78 @@
+//! What a person reads when a command fails: what failed, why, and what to do; and the exit codes.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use crate::app::AppError;
+use crate::surface::PrintError;
+
+/// Wrong usage or settings.
+const USAGE: u8 = 2;
+/// A person interrupted.
+pub(super) const INTERRUPTED: u8 = 130;
+/// Nobody reads the output any more.
+pub(super) const READER_GONE: u8 = 141;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    #[error(transparent)]
+    App(#[from] AppError),
+    #[error(transparent)]
+    Print(#[from] PrintError),
+    #[error("cannot use the prompt: {reason}")]
+    Prompt { reason: String },
+    #[error("cannot write the output")]
+    Output(#[source] std::io::Error),
+}
+
+impl CliError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Output(source) | Self::Print(PrintError::Output(source)) => match source.kind() {
+                std::io::ErrorKind::BrokenPipe => READER_GONE,
+                _ => 1,
+            },
+            Self::Prompt { .. } => USAGE,
+            Self::App(error) if error.is_usage() => USAGE,
+            Self::App(_) | Self::Print(_) => 1,
+        }
+    }
+
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::App(error) => error.hint(),
+            Self::Prompt { .. } => Some("give it as an argument, `bingo -p 'say hello'`, or on standard input"),
+            Self::Print(_) | Self::Output(_) => None,
+        }
+    }
+}
+
+/// Tells a failure on stderr; returns its exit code.
+pub(super) fn report(error: &CliError) -> ExitCode {
+    let code = error.exit_code();
+    if code != READER_GONE {
+        let mut text = format!("error: {error}\n");
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            let words = cause.to_string();
+            if !text.contains(&words) {
+                text.push_str(&format!("  because: {words}\n"));
+            }
+            source = cause.source();
+        }
+        if let Some(hint) = error.hint() {
+            text.push_str(&format!("hint: {hint}\n"));
+        }
+        // Where stderr is gone there is nobody to tell.
+        let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    }
+    ExitCode::from(code)
+}
+
+/// Tells what is wrong with the command line, or shows its help.
+pub(super) fn usage(error: &clap::Error) -> ExitCode {
+    // Where the output is gone there is nobody to tell.
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
+}
