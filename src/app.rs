@@ -121,7 +121,8 @@ impl App {
             options: plugin_options(&settings)?,
             notices: Arc::clone(&notices),
         };
-        guard::adopt_orphans().map_err(|source| AppError::System { act: "adopt orphaned processes", source })?;
+        guard::adopt_orphans()
+            .map_err(|source| AppError::System { act: "adopt orphaned processes", source })?;
         let supervisor = Arc::new(Supervisor::start(config));
         let offers = Arc::new(PluginOffers::new(Arc::clone(&supervisor), notices));
         let journal = Arc::new(JsonlJournal::new(places.data_dir));

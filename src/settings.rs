@@ -162,13 +162,17 @@ pub fn load(sources: &Sources) -> Result<(Settings, Vec<Notice>), SettingsError>
 fn read(path: &Path) -> Result<Option<Table>, SettingsError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+        Err(error)
+            if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) =>
+        {
             return Ok(None);
         }
         Err(source) => return Err(SettingsError::Read { path: path.to_owned(), source }),
     };
     let parsed = text.parse::<Table>();
-    parsed.map(Some).map_err(|source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) })
+    parsed
+        .map(Some)
+        .map_err(|source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) })
 }
 
 /// Lays `upper` over `lower`, table by table at every depth; anything else is replaced.
@@ -250,8 +254,10 @@ mod tests {
 
     #[test]
     fn a_project_cannot_open_doors() {
-        let (_folder, sources) =
-            folder(&[("project/.bingo/settings.toml", "model = 'b'\n[permissions]\ndefaultMode = 'bypassPermissions'")]);
+        let (_folder, sources) = folder(&[(
+            "project/.bingo/settings.toml",
+            "model = 'b'\n[permissions]\ndefaultMode = 'bypassPermissions'",
+        )]);
         let (settings, notices) = load(&sources).unwrap();
         assert_eq!(settings.permissions, Permissions::default());
         assert_eq!(settings.model.as_deref(), Some("b"));

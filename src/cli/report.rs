@@ -42,7 +42,9 @@ impl CliError {
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::App(error) => error.hint(),
-            Self::Prompt { .. } => Some("give it as an argument, `bingo -p 'say hello'`, or on standard input"),
+            Self::Prompt { .. } => {
+                Some("give it as an argument, `bingo -p 'say hello'`, or on standard input")
+            }
             Self::Print(_) | Self::Output(_) => None,
         }
     }

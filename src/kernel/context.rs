@@ -197,7 +197,9 @@ mod tests {
         let shown = |part: &ContentPart| match part {
             ContentPart::Text { text } => text.clone(),
             ContentPart::ToolUse { id, .. } => format!("use {id}"),
-            ContentPart::ToolResult { tool_use_id, is_error, .. } => format!("result {tool_use_id} {is_error}"),
+            ContentPart::ToolResult { tool_use_id, is_error, .. } => {
+                format!("result {tool_use_id} {is_error}")
+            }
             other => format!("{other:?}"),
         };
         let messages = messages(items);
@@ -245,8 +247,10 @@ mod tests {
 
     #[test]
     fn a_history_that_opens_with_the_assistant_gets_a_beginning() {
-        let expected =
-            vec![(Role::User, owned(&["[The conversation begins here.]"])), (Role::Assistant, owned(&["hi"]))];
+        let expected = vec![
+            (Role::User, owned(&["[The conversation begins here.]"])),
+            (Role::Assistant, owned(&["hi"])),
+        ];
         assert_eq!(folded(&[assistant(0, ItemStatus::Completed, "hi")]), expected);
     }
 

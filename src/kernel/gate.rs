@@ -49,7 +49,12 @@ impl FromStr for PermissionMode {
             "plan" => Self::Plan,
             "bypassPermissions" => Self::BypassPermissions,
             "dontAsk" => Self::DontAsk,
-            _ => return Err(format!("`{text}` is no permission mode; the modes are {}", Self::NAMES.join(", "))),
+            _ => {
+                return Err(format!(
+                    "`{text}` is no permission mode; the modes are {}",
+                    Self::NAMES.join(", ")
+                ));
+            }
         })
     }
 }
@@ -68,7 +73,9 @@ impl FromStr for Rule {
         if fits {
             return Ok(Self(name.to_owned()));
         }
-        Err(format!("`{text}` is no tool name; a rule is a tool's exact name, such as `plugin__wordcount__count`"))
+        Err(format!(
+            "`{text}` is no tool name; a rule is a tool's exact name, such as `plugin__wordcount__count`"
+        ))
     }
 }
 

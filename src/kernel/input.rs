@@ -139,7 +139,10 @@ fn data_url(rest: &str) -> Result<ContentPart, KernelError> {
         .strip_suffix(";base64")
         .ok_or_else(|| invalid("an attachment's `data:` URL must be base64: `data:image/png;base64,…`"))?;
     if !PICTURES.iter().any(|(known, _)| *known == media_type) {
-        return Err(invalid(format!("`{media_type}` is no picture type that models take; {}", known_types())));
+        return Err(invalid(format!(
+            "`{media_type}` is no picture type that models take; {}",
+            known_types()
+        )));
     }
     if data.len() as u64 / 4 * 3 > MAX_PICTURE {
         return Err(too_large());
@@ -246,7 +249,8 @@ mod tests {
 
     #[tokio::test]
     async fn pictures_come_after_the_words() {
-        let Work::Prose(prose) = prepare(text("see", &["data:image/png;base64,aGk="]), true).await.unwrap() else {
+        let Work::Prose(prose) = prepare(text("see", &["data:image/png;base64,aGk="]), true).await.unwrap()
+        else {
             panic!("no prose")
         };
         let picture = ContentPart::Image { media_type: "image/png".to_owned(), data: "aGk=".to_owned() };

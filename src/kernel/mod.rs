@@ -36,11 +36,11 @@ use serde_json::Value;
 pub use board::Board;
 pub use feed::FeedStream;
 pub use gate::{PermissionMode, Rule};
-pub use stream::{FrameStream, Published};
 use session::{AnswerWrite, SessionHandle, Write};
+pub use stream::{FrameStream, Published};
 
-use crate::settings::SyncMode;
 use crate::ports::{Journal, JournalError, Notice, Notices, Offers, Provider, Snapshot};
+use crate::settings::SyncMode;
 
 /// How long closing sessions may take to wind down and store their end.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
@@ -365,9 +365,11 @@ impl KernelParts {
         if registry.live.get(id).is_some_and(SessionHandle::is_closed) {
             registry.live.remove(id);
         }
-        registry.live.get(id).cloned().ok_or_else(|| {
-            KernelError::new(ErrorCode::SessionNotFound, format!("session {id} is not open"))
-        })
+        registry
+            .live
+            .get(id)
+            .cloned()
+            .ok_or_else(|| KernelError::new(ErrorCode::SessionNotFound, format!("session {id} is not open")))
     }
 
     /// Returns the provider and model that a session's summary names.
@@ -400,7 +402,8 @@ impl KernelParts {
 
 fn find_provider(snapshot: &Snapshot, id: &str) -> Result<Arc<dyn Provider>, KernelError> {
     snapshot.providers.iter().find(|provider| provider.spec().id == id).cloned().ok_or_else(|| {
-        let known: Vec<&str> = snapshot.providers.iter().map(|provider| provider.spec().id.as_str()).collect();
+        let known: Vec<&str> =
+            snapshot.providers.iter().map(|provider| provider.spec().id.as_str()).collect();
         let message = format!("no provider `{id}` is there; there is {}", known.join(", "));
         KernelError::new(ErrorCode::ProviderUnavailable, message)
     })
@@ -411,6 +414,7 @@ fn first_model(provider: &dyn Provider) -> Option<String> {
 }
 
 fn no_model(provider: &str) -> KernelError {
-    let message = format!("provider `{provider}` declares no model; name one with `--model {provider}/MODEL`");
+    let message =
+        format!("provider `{provider}` declares no model; name one with `--model {provider}/MODEL`");
     KernelError::new(ErrorCode::InvalidInput, message)
 }

@@ -134,7 +134,10 @@ impl Kernel {
     }
 
     /// Chooses provider and model of a new session (kernel rule 3.1.7); says so when it is the fallback.
-    fn choose_model(&self, spec: &SessionSpec) -> Result<(Option<String>, Option<String>, Option<Notice>), KernelError> {
+    fn choose_model(
+        &self,
+        spec: &SessionSpec,
+    ) -> Result<(Option<String>, Option<String>, Option<Notice>), KernelError> {
         if spec.driver == Driver::Log {
             return Ok((None, None, None));
         }

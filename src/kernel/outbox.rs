@@ -84,7 +84,8 @@ impl Outbox {
         let shared =
             Arc::new(Shared { state: Mutex::default(), pushed: Notify::new(), drained: Notify::new() });
         let summary = watch::Sender::new(Arc::new(state.summary.clone()));
-        let publisher = Publisher { shared: Arc::clone(&shared), store, state, subscribers: Vec::new(), summary };
+        let publisher =
+            Publisher { shared: Arc::clone(&shared), store, state, subscribers: Vec::new(), summary };
         (Self { shared }, publisher)
     }
 

@@ -104,7 +104,9 @@ impl Queue {
 
     fn take_prose(&mut self, accept: impl Fn(&Waiting) -> bool) -> Vec<(IntentId, Prose)> {
         let mut taken = Vec::new();
-        while let Some(Waiting { work: Work::Prose(_), .. }) = self.waiting.front().filter(|front| accept(front)) {
+        while let Some(Waiting { work: Work::Prose(_), .. }) =
+            self.waiting.front().filter(|front| accept(front))
+        {
             if let Some(Waiting { intent, work: Work::Prose(prose), .. }) = self.waiting.pop_front() {
                 taken.push((intent, prose));
             }

@@ -50,12 +50,16 @@ impl Response {
     /// When the response grows past what clients can be sent.
     pub(super) fn event(&mut self, event: ModelEvent) -> Result<Option<Event>, ProviderError> {
         Ok(match event {
-            ModelEvent::TextStart { id } => self.start(id, ItemBody::Assistant { text: String::new() }, DeltaKind::Text),
+            ModelEvent::TextStart { id } => {
+                self.start(id, ItemBody::Assistant { text: String::new() }, DeltaKind::Text)
+            }
             ModelEvent::ReasoningStart { id } => {
                 let body = ItemBody::Reasoning { text: String::new(), provider_metadata: BTreeMap::new() };
                 self.start(id, body, DeltaKind::Reasoning)
             }
-            ModelEvent::TextDelta { id, delta } | ModelEvent::ReasoningDelta { id, delta } => self.grow(&id, delta)?,
+            ModelEvent::TextDelta { id, delta } | ModelEvent::ReasoningDelta { id, delta } => {
+                self.grow(&id, delta)?
+            }
             ModelEvent::TextEnd { id } => self.end(&id, BTreeMap::new()),
             ModelEvent::ReasoningEnd { id, provider_metadata } => self.end(&id, provider_metadata),
             ModelEvent::ToolCall { id, name, input } => Some(self.call(id, name, &input)?),
@@ -69,7 +73,9 @@ impl Response {
             | ModelEvent::ToolInputEnd { .. }
             | ModelEvent::ResponseMetadata { .. } => None,
             ModelEvent::StreamStart { warnings } => {
-                warnings.iter().for_each(|warning| tracing::warn!(turn = %self.turn, warning, "the provider warns"));
+                warnings
+                    .iter()
+                    .for_each(|warning| tracing::warn!(turn = %self.turn, warning, "the provider warns"));
                 None
             }
         })
@@ -114,7 +120,8 @@ impl Response {
             Ok(input) => (input, None),
             Err(error) => (Value::String(text.to_owned()), Some(error.to_string())),
         };
-        let body = ItemBody::ToolCall { call_id, name, input, output: None, progress: None, duration_ms: None };
+        let body =
+            ItemBody::ToolCall { call_id, name, input, output: None, progress: None, duration_ms: None };
         let mut item = self.item(ItemStatus::Pending, body);
         item.meta.extend(problem.map(|problem| ("invalidInput".to_owned(), Value::String(problem))));
         let item = Arc::new(item);
@@ -133,7 +140,9 @@ impl Response {
         if self.bytes <= MAX_RESPONSE {
             return Ok(());
         }
-        Err(ProviderError::Request { message: format!("the answer is larger than {} MiB", MAX_RESPONSE >> 20) })
+        Err(ProviderError::Request {
+            message: format!("the answer is larger than {} MiB", MAX_RESPONSE >> 20),
+        })
     }
 }
 
@@ -186,9 +195,12 @@ mod tests {
         assert!(matches!(started, Some(Event::ItemStarted { .. })));
         for (n, delta) in ["a", "b"].into_iter().enumerate() {
             let event = response.event(text("1", delta)).unwrap();
-            assert!(matches!(event, Some(Event::ItemDelta { n: at, data, .. }) if at as usize == n && data == delta));
+            assert!(
+                matches!(event, Some(Event::ItemDelta { n: at, data, .. }) if at as usize == n && data == delta)
+            );
         }
-        let Some(Event::ItemCompleted { item }) = response.event(ModelEvent::TextEnd { id: "1".to_owned() }).unwrap()
+        let Some(Event::ItemCompleted { item }) =
+            response.event(ModelEvent::TextEnd { id: "1".to_owned() }).unwrap()
         else {
             panic!("not completed")
         };
@@ -211,7 +223,10 @@ mod tests {
         response.event(text("1", "half")).unwrap();
         let events = response.close(ItemStatus::Failed);
         let [Event::ItemCompleted { item }] = events.as_slice() else { panic!("{events:?}") };
-        assert_eq!((&item.body, item.status), (&ItemBody::Assistant { text: "half".to_owned() }, ItemStatus::Failed));
+        assert_eq!(
+            (&item.body, item.status),
+            (&ItemBody::Assistant { text: "half".to_owned() }, ItemStatus::Failed)
+        );
     }
 
     #[test]

@@ -193,7 +193,8 @@ impl Turn {
     }
 
     fn context_usage(&self, usage: Usage) -> ContextUsage {
-        let counts = [usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usage.output_tokens];
+        let counts =
+            [usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usage.output_tokens];
         let used = counts.into_iter().fold(0, u64::saturating_add);
         let window = self.budget.window.saturating_sub(u64::from(self.budget.max_tokens));
         ContextUsage { used, window, trigger: window / 10 * 9 }

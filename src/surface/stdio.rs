@@ -71,8 +71,12 @@ fn read_lines(lines: &mpsc::Sender<Line>) {
         loop {
             let line = if length == 0 { codec.decode_eof(&mut buffer) } else { codec.decode(&mut buffer) };
             match line {
-                Ok(Some(line)) if lines.blocking_send(line).is_ok() => {}
-                Ok(Some(_)) => return,
+                Ok(Some(line)) => {
+                    // The server ended first: nobody wants the rest.
+                    if lines.blocking_send(line).is_err() {
+                        return;
+                    }
+                }
                 Ok(None) | Err(_) => break,
             }
         }

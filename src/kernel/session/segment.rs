@@ -31,7 +31,13 @@ pub(in crate::kernel) struct Begin {
 impl Begin {
     /// Begins a session that was never stored.
     pub(in crate::kernel) fn fresh(summary: SessionSummary) -> Self {
-        Self { state: SessionState::new(summary), first: Seq(1), queue_revision: 0, notices: Vec::new(), resumed: false }
+        Self {
+            state: SessionState::new(summary),
+            first: Seq(1),
+            queue_revision: 0,
+            notices: Vec::new(),
+            resumed: false,
+        }
     }
 
     /// Goes on with a stored session; nothing when there are no frames.

@@ -172,8 +172,11 @@ impl Actor {
     fn open_turn(&mut self, lines: Vec<(IntentId, Prose)>, origin: TurnOrigin) {
         let turn = TurnId::mint();
         let (intents, prose): (Vec<_>, Vec<_>) = lines.into_iter().unzip();
-        let inputs: Vec<ItemId> =
-            intents.iter().zip(prose).map(|(intent, prose)| self.record(intent, Some(&turn), prose)).collect();
+        let inputs: Vec<ItemId> = intents
+            .iter()
+            .zip(prose)
+            .map(|(intent, prose)| self.record(intent, Some(&turn), prose))
+            .collect();
         self.emit(Event::TurnStarted { turn: turn.clone(), inputs, origin });
         for intent in &intents {
             self.acknowledge(intent, IntentOutcome::TurnStarted { turn: turn.clone() });
@@ -183,7 +186,8 @@ impl Actor {
 
     /// Records words as a user item; the first words of a person name the session.
     fn record(&mut self, intent: &IntentId, turn: Option<&TurnId>, prose: Prose) -> ItemId {
-        let round = self.state.turn.as_ref().filter(|live| Some(&live.id) == turn).map_or(0, |live| live.round);
+        let round =
+            self.state.turn.as_ref().filter(|live| Some(&live.id) == turn).map_or(0, |live| live.round);
         let text = prose.text().map(str::to_owned);
         let surface = prose.origin.surface.clone();
         let body = ItemBody::User { parts: prose.parts, origin: prose.origin };
@@ -231,7 +235,8 @@ impl Actor {
         let (provider, model) = self.parts.resolve_model(&context.snapshot, &self.state.summary)?;
         let only = self.state.summary.tools.as_ref();
         let offered = |name: &String| only.is_none_or(|only| only.contains(name));
-        let tools = context.snapshot.tools.iter().filter(|tool| offered(&tool.spec().name)).cloned().collect();
+        let tools =
+            context.snapshot.tools.iter().filter(|tool| offered(&tool.spec().name)).cloned().collect();
         let (system_extra, budget) = (self.state.summary.system_extra.clone(), self.parts.settings.budget);
         Ok(Turn { id, context, provider, model, tools, system_extra, budget, session })
     }
@@ -248,7 +253,8 @@ impl Actor {
 
     fn submit_command(&mut self, intent: IntentId, line: CommandLine) {
         let snapshot = self.parts.offers.snapshot();
-        let instant = find_command(&snapshot.commands, &line.name).is_some_and(|command| command.spec().instant);
+        let instant =
+            find_command(&snapshot.commands, &line.name).is_some_and(|command| command.spec().instant);
         if self.is_busy() && !instant {
             return self.enqueue(intent, Work::Command(line), false);
         }

@@ -133,7 +133,9 @@ impl<'a> Run<'a> {
         match &published.frame.event {
             Event::InteractionOpened { interaction } => self.question = Some(questions::ask(interaction)),
             Event::InteractionCancelled { .. } | Event::InteractionResolved { .. } => self.question = None,
-            Event::IntentAck { intent, outcome } if *intent == self.intent => return Ok(self.acknowledged(outcome)),
+            Event::IntentAck { intent, outcome } if *intent == self.intent => {
+                return Ok(self.acknowledged(outcome));
+            }
             Event::TurnCompleted { turn, status, .. } if self.turn.as_ref() == Some(turn) => {
                 return Ok(Some(ending(status)));
             }
@@ -191,7 +193,9 @@ impl Writer {
     fn frame(&mut self, published: &Published) -> std::io::Result<()> {
         match self {
             Self::Json => {
-                if let Event::IntentAck { outcome: IntentOutcome::Rejected { error }, .. } = &published.frame.event {
+                if let Event::IntentAck { outcome: IntentOutcome::Rejected { error }, .. } =
+                    &published.frame.event
+                {
                     failure(error)?;
                 }
                 let mut stdout = std::io::stdout().lock();

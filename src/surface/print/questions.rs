@@ -17,7 +17,11 @@ pub(super) struct Asked {
 pub(super) fn ask(interaction: &Interaction) -> Asked {
     let (id, interaction) = (interaction.id.clone(), interaction.clone());
     let answer = tokio::task::spawn_blocking(move || {
-        if std::io::stdin().is_terminal() { ask_on_terminal(&interaction) } else { refusal(&interaction, Some("non-interactive")) }
+        if std::io::stdin().is_terminal() {
+            ask_on_terminal(&interaction)
+        } else {
+            refusal(&interaction, Some("non-interactive"))
+        }
     });
     Asked { interaction: id, answer }
 }
@@ -48,7 +52,9 @@ fn ask_on_terminal(interaction: &Interaction) -> Answer {
             let options = options.iter().map(|option| format!("{} ({})", option.id, option.label));
             (question.clone(), options.collect::<Vec<_>>().join(", "))
         }
-        InteractionKind::Confirm { title, detail } => (format!("{title}: {detail}"), "[y]es, [n]o".to_owned()),
+        InteractionKind::Confirm { title, detail } => {
+            (format!("{title}: {detail}"), "[y]es, [n]o".to_owned())
+        }
         InteractionKind::Login { .. } => return Answer::Cancel,
     };
     let mut stderr = std::io::stderr().lock();

@@ -28,7 +28,9 @@ impl TextWriter {
         }
         match &frame.event {
             Event::ItemStarted { item } => self.started(item),
-            Event::ItemDelta { item, kind: DeltaKind::Text, data, .. } if self.streaming.contains_key(item) => {
+            Event::ItemDelta { item, kind: DeltaKind::Text, data, .. }
+                if self.streaming.contains_key(item) =>
+            {
                 *self.written.entry(item.clone()).or_default() += data.len();
                 self.answer(data)
             }
@@ -41,7 +43,9 @@ impl TextWriter {
                 }
                 self.finish()
             }
-            Event::Notice { code, text, .. } => remark(&format!("note: {text}"), &format!("[notice] {code} {text}")),
+            Event::Notice { code, text, .. } => {
+                remark(&format!("note: {text}"), &format!("[notice] {code} {text}"))
+            }
             Event::TurnRetrying { attempt, max, delay_ms, reason, .. } => {
                 let line = format!("[retry] attempt {attempt}/{max} in {delay_ms}ms: {reason}");
                 remark(&line, &line)

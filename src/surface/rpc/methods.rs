@@ -125,7 +125,9 @@ impl Connection {
                 value(&chunk.map_err(|error| kernel_error(&error))?)
             }
             "session/events" => self.resume(read::<methods::ResumeEvents>(params)?).await,
-            "session/submit" | "session/interrupt" | "session/answer" => self.write(&job.method, params).await,
+            "session/submit" | "session/interrupt" | "session/answer" => {
+                self.write(&job.method, params).await
+            }
             "catalog/read" => value(&self.kernel.catalog(read::<methods::ReadCatalog>(params)?.kind).await),
             "gateway/subscribe" => Ok((json!({}), Follow::Gateway)),
             other => Err(RpcError::new(code::METHOD_NOT_FOUND, format!("there is no method `{other}`"))),
@@ -134,8 +136,11 @@ impl Connection {
 
     fn initialize(&self, params: InitializeParams) -> Answered {
         if params.protocol != rpc::PROTOCOL {
-            let message =
-                format!("the client speaks protocol {}, this server speaks {}", params.protocol, rpc::PROTOCOL);
+            let message = format!(
+                "the client speaks protocol {}, this server speaks {}",
+                params.protocol,
+                rpc::PROTOCOL
+            );
             return Err(kernel_error(&KernelError::new(ErrorCode::InvalidInput, message)));
         }
         if self.client.set(params.client).is_err() {
@@ -207,7 +212,8 @@ impl Connection {
     async fn put(&self, method: &str, params: Value) -> Answered {
         let put = match method {
             "session/deliver" => {
-                let rpc::DeliverParams { session, intent, input, delivery } = read::<methods::Deliver>(params)?;
+                let rpc::DeliverParams { session, intent, input, delivery } =
+                    read::<methods::Deliver>(params)?;
                 self.kernel.deliver(&session, intent, input, delivery).await
             }
             "session/extend" => {

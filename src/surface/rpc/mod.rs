@@ -108,7 +108,9 @@ type Request = (RequestId, String, Value);
 fn request(line: Line) -> Result<Option<Request>, (Option<RequestId>, RpcError)> {
     let text = match line {
         Line::Text(text) => text,
-        Line::NotUtf8 { id, .. } => return Err((id, RpcError::new(code::PARSE_ERROR, "the line is not UTF-8"))),
+        Line::NotUtf8 { id, .. } => {
+            return Err((id, RpcError::new(code::PARSE_ERROR, "the line is not UTF-8")));
+        }
         Line::TooLong { length, id } => {
             let text = format!("the line is too long: {length} bytes, at most {MAX_LINE}");
             return Err((id, RpcError::new(code::PARSE_ERROR, text)));

@@ -1,0 +1,215 @@
+//! The account of one connection: calls that wait for a response, and the side channels of those that run.
+//!
+//! One short lock; nobody is woken while it is held. Whoever stops waiting removes its entry.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bingo_plugin_sdk::ids::PluginName;
+use bingo_plugin_sdk::jsonrpc::RequestId;
+use serde_json::Value;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::error::{CallError, CallFailure, Sent};
+use super::outbox::Mark;
+use super::stream::StreamQueue;
+use crate::ports::ProgressSink;
+
+/// How many names of ended calls are remembered: words about these come late, about others they are faults.
+const REMEMBERED: usize = 256;
+
+/// What a waiting call gets.
+pub(super) type Reply = Result<Value, CallError>;
+
+/// A call that waits.
+pub(super) struct Waiting {
+    pub(super) method: &'static str,
+    pub(super) mark: Arc<Mark>,
+    pub(super) reply: oneshot::Sender<Reply>,
+}
+
+/// Where the live lines of one tool call go.
+pub(super) struct ProgressRoute {
+    pub(super) sink: ProgressSink,
+    touched: Mutex<Instant>,
+}
+
+impl ProgressRoute {
+    pub(super) fn new(sink: ProgressSink) -> Self {
+        Self { sink, touched: Mutex::new(Instant::now()) }
+    }
+
+    pub(super) fn touched(&self) -> Instant {
+        *self.touched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn touch(&self) {
+        *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+/// What is known about a name that a notification carries.
+pub(super) enum Route<T> {
+    Found(Arc<T>),
+    /// The call ended before.
+    Ended,
+    Unknown,
+}
+
+pub(super) struct Calls {
+    plugin: PluginName,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The last number given out, to a request or a stream.
+    last: i64,
+    waiting: HashMap<i64, Waiting>,
+    tools: HashMap<String, Arc<ProgressRoute>>,
+    streams: HashMap<String, Arc<StreamQueue>>,
+    ended: VecDeque<String>,
+    /// Why the plugin is gone, in the words that every call of it fails with.
+    dead: Option<Arc<str>>,
+}
+
+impl Calls {
+    pub(super) fn new(plugin: PluginName) -> Self {
+        Self { plugin, state: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn error(&self, sent: Sent, failure: CallFailure) -> CallError {
+        CallError { plugin: self.plugin.clone(), sent, failure }
+    }
+
+    /// Returns the next number; requests and stream names share the counter.
+    pub(super) fn number(&self) -> i64 {
+        let mut state = self.lock();
+        state.last += 1;
+        state.last
+    }
+
+    /// Lets a call wait.
+    pub(super) fn insert(&self, id: i64, waiting: Waiting) -> Result<(), CallError> {
+        let mut state = self.lock();
+        if let Some(reason) = state.dead.clone() {
+            drop(state);
+            let method = waiting.method;
+            return Err(self.error(Sent::Never, CallFailure::Died { method, sent: Sent::Never, reason }));
+        }
+        state.waiting.insert(id, waiting);
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, id: i64) -> Option<Waiting> {
+        self.lock().waiting.remove(&id)
+    }
+
+    /// Takes the call that an id means. A string that spells the number of one means it too; the text says so.
+    pub(super) fn take(&self, id: &RequestId) -> Option<(Waiting, Option<String>)> {
+        match id {
+            RequestId::Number(number) => Some((self.remove(*number)?, None)),
+            RequestId::Text(text) => {
+                let number: i64 = text.parse().ok()?;
+                let reason =
+                    format!("its id came back as the string {id}, it was sent as the number {number}");
+                Some((self.remove(number)?, Some(reason)))
+            }
+        }
+    }
+
+    /// Takes the one call that waits, when it is only one.
+    pub(super) fn take_only(&self) -> Option<Waiting> {
+        let mut state = self.lock();
+        if state.waiting.len() != 1 {
+            return None;
+        }
+        state.waiting.drain().next().map(|(_, waiting)| waiting)
+    }
+
+    /// Registers a tool call under its name, or under a fresh one when that name is running already.
+    pub(super) fn add_tool(&self, name: &str, route: Arc<ProgressRoute>) -> String {
+        let mut state = self.lock();
+        let free = |name: &String| !state.tools.contains_key(name);
+        let name = std::iter::once(name.to_owned())
+            .chain((2u32..).map(|number| format!("{name}#{number}")))
+            .find(free)
+            .expect("the numbers do not end");
+        state.tools.insert(name.clone(), route);
+        name
+    }
+
+    pub(super) fn end_tool(&self, name: &str) {
+        let mut state = self.lock();
+        state.tools.remove(name);
+        state.remember(name);
+    }
+
+    pub(super) fn add_stream(&self, name: String, queue: Arc<StreamQueue>) {
+        self.lock().streams.insert(name, queue);
+    }
+
+    pub(super) fn end_stream(&self, name: &str) {
+        let mut state = self.lock();
+        state.streams.remove(name);
+        state.remember(name);
+    }
+
+    pub(super) fn tool(&self, name: &str) -> Route<ProgressRoute> {
+        let state = self.lock();
+        let route = state.route(state.tools.get(name), name);
+        drop(state);
+        if let Route::Found(tool) = &route {
+            tool.touch();
+        }
+        route
+    }
+
+    pub(super) fn stream(&self, name: &str) -> Route<StreamQueue> {
+        let state = self.lock();
+        state.route(state.streams.get(name), name)
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.lock().dead.is_some()
+    }
+
+    /// Fails every waiting call with one reason, and every later one. The first reason counts.
+    pub(super) fn close(&self, reason: &Arc<str>) {
+        let mut state = self.lock();
+        if state.dead.is_some() {
+            return;
+        }
+        state.dead = Some(Arc::clone(reason));
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        for Waiting { method, mark, reply } in waiting.into_values() {
+            let sent = mark.sent();
+            let failure = CallFailure::Died { method, sent, reason: Arc::clone(reason) };
+            // A caller that left is normal.
+            let _ = reply.send(Err(self.error(sent, failure)));
+        }
+    }
+}
+
+impl State {
+    fn route<T>(&self, found: Option<&Arc<T>>, name: &str) -> Route<T> {
+        match found {
+            Some(found) => Route::Found(Arc::clone(found)),
+            None if self.ended.iter().any(|ended| ended == name) => Route::Ended,
+            None => Route::Unknown,
+        }
+    }
+
+    fn remember(&mut self, name: &str) {
+        if self.ended.len() == REMEMBERED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(name.to_owned());
+    }
+}

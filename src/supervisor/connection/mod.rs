@@ -1,0 +1,287 @@
+//! The connection with one process of a plugin: bytes to checked messages, and calls with their answers.
+//!
+//! It knows no process: it works over any pair of byte streams and is told the reason when the plugin is gone. Every
+//! message is checked against the schema in both directions. The reader (`reader.rs`) never waits for a consumer, and
+//! callers never wait for the writer (`outbox.rs`).
+
+mod calls;
+mod error;
+mod outbox;
+mod reader;
+mod strays;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bingo_plugin_sdk::ids::{Generation, PluginName};
+use bingo_plugin_sdk::jsonrpc::{Message, Method, Notice as WireNotice};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use self::calls::{Calls, ProgressRoute, Reply, Waiting};
+pub use self::error::{CallError, CallFailure, Sent};
+use self::outbox::{Mark, Outbox};
+use self::strays::Strays;
+pub(crate) use self::stream::{StreamQueue, Unread};
+use super::limits::Limits;
+use crate::ports::{Notices, ProgressSink};
+use crate::schema::{self, Part};
+
+/// Who is at the other end, and what holds for it.
+#[derive(Clone)]
+pub struct Peer {
+    pub plugin: PluginName,
+    pub generation: Generation,
+    pub limits: Arc<Limits>,
+    pub notices: Arc<dyn Notices>,
+}
+
+/// A handle on the connection; clones are the same connection.
+#[derive(Clone)]
+pub struct Connection {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    peer: Peer,
+    calls: Calls,
+    outbox: Arc<Outbox>,
+    strays: Strays,
+}
+
+/// The two tasks of a connection; they end when this is dropped.
+pub(crate) struct Tasks {
+    /// Reads for as long as this lives.
+    _reader: AbortOnDropHandle<()>,
+    /// Cancelled at the end of the plugin's output.
+    pub(crate) output_ended: CancellationToken,
+    /// Owns the plugin's input: aborting it closes that.
+    pub(crate) writer: AbortOnDropHandle<()>,
+}
+
+impl Connection {
+    /// Starts to read and write.
+    pub(crate) fn open(
+        peer: Peer,
+        reader: impl AsyncRead + Unpin + Send + 'static,
+        writer: impl AsyncWrite + Unpin + Send + 'static,
+    ) -> (Self, Tasks) {
+        let outbox = Arc::new(Outbox::new(peer.limits.queued));
+        let shared = Arc::new(Shared {
+            calls: Calls::new(peer.plugin.clone()),
+            outbox: Arc::clone(&outbox),
+            strays: Strays::new(peer.plugin.clone(), Arc::clone(&peer.notices)),
+            peer,
+        });
+        let output_ended = CancellationToken::new();
+        let (told, reading) = (output_ended.clone().drop_guard(), reader::read(Arc::clone(&shared), reader));
+        let reader = tokio::spawn(async move {
+            reading.await;
+            drop(told);
+        });
+        let tasks = Tasks {
+            _reader: AbortOnDropHandle::new(reader),
+            output_ended,
+            writer: AbortOnDropHandle::new(tokio::spawn(outbox::write(outbox, writer))),
+        };
+        (Self { shared }, tasks)
+    }
+
+    /// Returns the name of the plugin.
+    pub fn plugin(&self) -> &PluginName {
+        &self.shared.peer.plugin
+    }
+
+    /// Returns the number of its process.
+    pub fn generation(&self) -> Generation {
+        self.shared.peer.generation
+    }
+
+    /// Returns what limits hold for the plugin.
+    pub fn limits(&self) -> &Limits {
+        &self.shared.peer.limits
+    }
+
+    /// Calls a method and waits for its result, at most `deadline` from now.
+    ///
+    /// # Errors
+    /// When the call cannot be made, is refused, or gets no usable answer in time.
+    pub async fn call<M: Method>(
+        &self,
+        params: &M::Params,
+        deadline: Duration,
+    ) -> Result<M::Result, CallError> {
+        let mut pending = self.begin::<M>(params)?;
+        match tokio::time::timeout(deadline, pending.response()).await {
+            Ok(response) => response,
+            Err(_) => Err(pending.late(deadline)),
+        }
+    }
+
+    /// Sends a request without waiting. What belongs to the call must be registered before.
+    pub(crate) fn begin<M: Method>(&self, params: &M::Params) -> Result<PendingCall<M>, CallError> {
+        let shared = &self.shared;
+        let params = shared.checked(M::NAME, params)?;
+        let id = shared.calls.number();
+        let method = M::NAME.to_owned();
+        let line = Message::Request { id: bingo_plugin_sdk::jsonrpc::RequestId::Number(id), method, params }
+            .to_line();
+        let (mark, (reply, response)) = (Arc::new(Mark::default()), oneshot::channel());
+        shared.calls.insert(id, Waiting { method: M::NAME, mark: Arc::clone(&mark), reply })?;
+        let pending = PendingCall {
+            shared: Arc::clone(shared),
+            id,
+            mark: Arc::clone(&mark),
+            response,
+            method: PhantomData,
+        };
+        shared.outbox.push(line, Some(mark)).map_err(|full| {
+            shared.calls.error(Sent::Never, CallFailure::Busy { method: M::NAME, queued: full.queued })
+        })?;
+        Ok(pending)
+    }
+
+    /// Sends a notification; when too much waits to be read, it is refused.
+    ///
+    /// # Errors
+    /// When it breaks the schema, or the plugin is busy.
+    pub fn notify<N: WireNotice>(&self, params: &N::Params) -> Result<(), CallError> {
+        let line = self.notification::<N>(params)?;
+        self.shared.outbox.push(line, None).map_err(|full| {
+            self.shared.calls.error(Sent::Never, CallFailure::Busy { method: N::NAME, queued: full.queued })
+        })
+    }
+
+    /// Sends the end of something that was let in: it finds room in a full queue.
+    pub(crate) fn cancel<N: WireNotice>(&self, params: &N::Params) {
+        match self.notification::<N>(params) {
+            Ok(line) => self.shared.outbox.push_urgent(line),
+            Err(error) => tracing::warn!(%error, "a cancel was not sent"),
+        }
+    }
+
+    fn notification<N: WireNotice>(&self, params: &N::Params) -> Result<String, CallError> {
+        let params = self.shared.checked(N::NAME, params)?;
+        Ok(Message::Notification { method: N::NAME.to_owned(), params }.to_line())
+    }
+
+    /// Registers a tool call for its progress, before it is sent.
+    pub(crate) fn watch_tool(&self, call_id: &str, sink: ProgressSink) -> ToolRoute {
+        let route = Arc::new(ProgressRoute::new(sink));
+        let call_id = self.shared.calls.add_tool(call_id, Arc::clone(&route));
+        ToolRoute { shared: Arc::clone(&self.shared), call_id, route }
+    }
+
+    /// Registers a stream for its events, before it is asked for.
+    pub(crate) fn open_stream(&self) -> StreamRoute {
+        let call = format!("call-{}", self.shared.calls.number());
+        let queue = Arc::new(StreamQueue::new(self.limits().unread));
+        self.shared.calls.add_stream(call.clone(), Arc::clone(&queue));
+        StreamRoute { shared: Arc::clone(&self.shared), call, queue }
+    }
+
+    /// Fails everything that waits, and every later call, with one reason; closes the plugin's input when what is
+    /// being written is written. What the plugin still says is dropped.
+    pub(crate) fn close(&self, reason: &Arc<str>) {
+        self.shared.calls.close(reason);
+        self.shared.outbox.close();
+        self.shared.strays.finish();
+    }
+}
+
+impl Shared {
+    /// Returns params as they go out, checked.
+    fn checked<P: serde::Serialize>(&self, method: &'static str, params: &P) -> Result<Value, CallError> {
+        let params = serde_json::to_value(params).expect("wire types have string keys");
+        schema::plugin()
+            .check(method, Part::Params, &params)
+            .map_err(|fault| self.calls.error(Sent::Never, CallFailure::Params { fault: Box::new(fault) }))?;
+        Ok(params)
+    }
+}
+
+/// A request that was let in. Dropping it stops the waiting; a request that still waits in the queue is taken back.
+pub(crate) struct PendingCall<M> {
+    shared: Arc<Shared>,
+    id: i64,
+    mark: Arc<Mark>,
+    response: oneshot::Receiver<Reply>,
+    method: PhantomData<fn() -> M>,
+}
+
+impl<M: Method> PendingCall<M> {
+    /// Waits for the response; only once.
+    pub(crate) async fn response(&mut self) -> Result<M::Result, CallError> {
+        let unusable = |reason| {
+            self.shared.calls.error(Sent::Answered, CallFailure::Unusable { method: M::NAME, reason })
+        };
+        let value = match (&mut self.response).await {
+            Ok(reply) => reply?,
+            // The entry is removed by this call alone, so its sender is gone only with the connection.
+            Err(_) => return Err(unusable("the connection is gone".to_owned())),
+        };
+        serde_path_to_error::deserialize(value)
+            .map_err(|error| unusable(format!("at {}: {}", error.path(), error.inner())))
+    }
+
+    /// Returns the error of a call whose deadline passed.
+    pub(crate) fn late(&self, after: Duration) -> CallError {
+        let sent = self.mark.sent();
+        self.shared.calls.error(sent, CallFailure::Deadline { method: M::NAME, after, sent })
+    }
+
+    /// Takes the request back when it was not sent yet; returns whether it was, so that the plugin must be told.
+    pub(crate) fn withdraw(self) -> bool {
+        !self.mark.abandon()
+    }
+}
+
+impl<M> Drop for PendingCall<M> {
+    fn drop(&mut self) {
+        self.shared.calls.remove(self.id);
+        self.mark.abandon();
+    }
+}
+
+/// The registration of a running tool call; ends when dropped.
+pub(crate) struct ToolRoute {
+    shared: Arc<Shared>,
+    /// Its name on the wire, unique on this connection.
+    pub(crate) call_id: String,
+    route: Arc<ProgressRoute>,
+}
+
+impl ToolRoute {
+    /// Returns when the last live line came, or when the call began.
+    pub(crate) fn touched(&self) -> Instant {
+        self.route.touched()
+    }
+}
+
+impl Drop for ToolRoute {
+    fn drop(&mut self) {
+        self.shared.calls.end_tool(&self.call_id);
+    }
+}
+
+/// The registration of a running stream; ends when dropped.
+pub(crate) struct StreamRoute {
+    shared: Arc<Shared>,
+    /// Its name on the wire.
+    pub(crate) call: String,
+    pub(crate) queue: Arc<StreamQueue>,
+}
+
+impl Drop for StreamRoute {
+    fn drop(&mut self) {
+        self.shared.calls.end_stream(&self.call);
+    }
+}

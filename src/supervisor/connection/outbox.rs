@@ -1,0 +1,174 @@
+//! The queue of messages for one plugin, bounded by bytes, and the task that writes them.
+//!
+//! Full is an answer: a plugin that does not read never makes its callers wait, nor the host grow.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+
+use super::error::Sent;
+
+/// How far one message came, shared with the call it belongs to.
+#[derive(Debug, Default)]
+pub(super) struct Mark(AtomicU8);
+
+impl Mark {
+    const QUEUED: u8 = 0;
+    const WRITTEN: u8 = 1;
+    const ABANDONED: u8 = 2;
+
+    /// Returns false when nobody wants the message any more.
+    fn begin_writing(&self) -> bool {
+        self.leave_queue(Self::WRITTEN)
+    }
+
+    /// Takes the message back. Returns false when it is too late.
+    pub(super) fn abandon(&self) -> bool {
+        self.leave_queue(Self::ABANDONED)
+    }
+
+    fn leave_queue(&self, to: u8) -> bool {
+        self.0.compare_exchange(Self::QUEUED, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Returns how far it came while no answer is there.
+    pub(super) fn sent(&self) -> Sent {
+        if self.0.load(Ordering::Acquire) == Self::WRITTEN { Sent::NoAnswer } else { Sent::Never }
+    }
+}
+
+/// The queue was full.
+#[derive(Debug)]
+pub(super) struct Full {
+    pub(super) queued: usize,
+}
+
+/// The queue between the callers and the writer.
+pub(super) struct Outbox {
+    limit: usize,
+    state: Mutex<State>,
+    ready: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    messages: VecDeque<(String, Option<Arc<Mark>>)>,
+    /// Bytes waiting, the message being written included.
+    bytes: usize,
+    closed: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, state: Mutex::default(), ready: Notify::new() }
+    }
+
+    /// Queues a message without its newline; one of any size when nothing waits.
+    pub(super) fn push(&self, line: String, mark: Option<Arc<Mark>>) -> Result<(), Full> {
+        self.push_within(self.limit, line, mark)
+    }
+
+    /// Queues a message although the queue may be full: a cancel, which is small and follows a call that was let in.
+    pub(super) fn push_urgent(&self, line: String) {
+        // There is no limit it could be over.
+        let _ = self.push_within(usize::MAX, line, None);
+    }
+
+    fn push_within(&self, limit: usize, line: String, mark: Option<Arc<Mark>>) -> Result<(), Full> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.closed {
+            return Ok(());
+        }
+        if state.bytes > 0 && state.bytes.saturating_add(line.len()) > limit {
+            return Err(Full { queued: state.bytes });
+        }
+        state.bytes += line.len();
+        state.messages.push_back((line, mark));
+        drop(state);
+        self.ready.notify_one();
+        Ok(())
+    }
+
+    /// Lets the writer end, which closes the plugin's input. What waits is never sent.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.closed = true;
+        state.messages.clear();
+        drop(state);
+        self.ready.notify_one();
+    }
+
+    /// Returns the next message that is still wanted; nothing when closed.
+    async fn next(&self) -> Option<String> {
+        loop {
+            {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                if state.closed {
+                    return None;
+                }
+                while let Some((line, mark)) = state.messages.pop_front() {
+                    if mark.is_none_or(|mark| mark.begin_writing()) {
+                        return Some(line);
+                    }
+                    state.bytes -= line.len();
+                }
+            }
+            self.ready.notified().await;
+        }
+    }
+
+    fn written(&self, bytes: usize) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.bytes -= bytes;
+    }
+}
+
+/// Writes what is queued until the outbox is closed or the plugin takes no more.
+///
+/// A failed write ends only the writing: the plugin's end is told by its exit or the end of its output, which know why.
+pub(super) async fn write(outbox: Arc<Outbox>, mut writer: impl AsyncWrite + Unpin) {
+    while let Some(mut line) = outbox.next().await {
+        let bytes = line.len();
+        line.push('\n');
+        let written = async {
+            writer.write_all(line.as_bytes()).await?;
+            writer.flush().await
+        };
+        if let Err(error) = written.await {
+            tracing::debug!(%error, "a plugin takes no more input");
+            return;
+        }
+        outbox.written(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_is_an_answer_and_one_message_of_any_size_passes() {
+        let outbox = Outbox::new(10);
+        outbox.push("x".repeat(100), None).unwrap();
+        assert_eq!(outbox.push("y".to_owned(), None).unwrap_err().queued, 100);
+        outbox.push_urgent("cancel".to_owned());
+        assert_eq!(outbox.push("y".to_owned(), None).unwrap_err().queued, 106);
+    }
+
+    #[tokio::test]
+    async fn an_abandoned_message_is_not_written() {
+        let outbox = Arc::new(Outbox::new(100));
+        let (kept, dropped) = (Arc::new(Mark::default()), Arc::new(Mark::default()));
+        outbox.push("a".to_owned(), Some(Arc::clone(&dropped))).unwrap();
+        outbox.push("b".to_owned(), Some(Arc::clone(&kept))).unwrap();
+        assert!(dropped.abandon());
+        assert_eq!(outbox.next().await.as_deref(), Some("b"));
+        assert_eq!((kept.sent(), dropped.sent()), (Sent::NoAnswer, Sent::Never));
+        assert!(!kept.abandon());
+        outbox.written(1);
+        assert_eq!(outbox.state.lock().unwrap().bytes, 0);
+    }
+}

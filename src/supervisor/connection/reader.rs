@@ -1,0 +1,220 @@
+//! The reader: takes each line, finds out whose it is, checks it, and hands it on at once.
+//!
+//! It waits for nobody. A response that cannot be used fails its call; a request gets an answer; the rest is a stray.
+
+use std::sync::Arc;
+
+use bingo_plugin_sdk::calls::{
+    HOST_SERVICE, NoticeParams, NoticeResult, PROTOCOL, ServiceCallParams, ServiceCallResult,
+    ToolProgressParams, methods, notifications,
+};
+use bingo_plugin_sdk::jsonrpc::{
+    Message, MessageError, Method, Notice as WireNotice, RequestId, RpcError, code,
+};
+use bingo_plugin_sdk::ndjson::Line;
+use bingo_plugin_sdk::provider::ProviderDeltaParams;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::io::AsyncRead;
+
+use super::Shared;
+use super::calls::{Route, Waiting};
+use super::error::{CallFailure, Sent};
+use super::strays::Stray;
+use crate::ports::Notice;
+use crate::schema::{self, Part};
+use crate::supervisor::lines::Lines;
+
+/// Reads to the end of the plugin's output.
+pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
+    let mut lines = Lines::new(reader, shared.peer.limits.line);
+    while let Some(line) = lines.next().await {
+        if shared.calls.is_dead() {
+            // Read on all the same: a plugin that blocks on its output could not end by itself.
+            tracing::debug!(plugin = %shared.peer.plugin, generation = %shared.peer.generation, "a late word was dropped");
+            continue;
+        }
+        shared.take_line(line);
+    }
+}
+
+impl Shared {
+    fn take_line(&self, line: Line) {
+        match line {
+            Line::Text(text) => match Message::parse(text.as_bytes()) {
+                Ok(message) => self.take_message(message),
+                Err(MessageError::NotJson { .. }) => self.strays.note(Stray::Output, &text),
+                Err(MessageError::NotMessage { id, reason }) => self.take_faulty(&text, id, &reason),
+            },
+            Line::NotUtf8 { lossy, id } => {
+                if !id.is_some_and(|id| self.fail(&id, "its line is not UTF-8")) {
+                    self.strays.note(Stray::NotUtf8, &lossy);
+                }
+            }
+            Line::TooLong { length, id } => self.take_too_long(length, id),
+        }
+    }
+
+    fn take_too_long(&self, length: u64, id: Option<RequestId>) {
+        let limit = self.peer.limits.line;
+        let reason = format!("its line has {length} bytes, the limit is {limit}");
+        let failed = match id {
+            Some(id) => self.fail(&id, &reason),
+            None => self.fail_only(&reason),
+        };
+        if !failed {
+            self.strays.note(Stray::TooLong, &format!("{length} bytes, the limit is {limit}"));
+        }
+    }
+
+    /// Takes a line that is JSON and no message: a request is answered, a response fails its call.
+    fn take_faulty(&self, text: &str, id: Option<RequestId>, reason: &str) {
+        let value: Value = serde_json::from_str(text).unwrap_or_default();
+        let has = |key: &str| value.get(key).is_some();
+        if has("method") {
+            if let Some(id) = id {
+                self.answer(id, Err(RpcError::new(code::INVALID_REQUEST, reason)));
+            }
+            return self.strays.note(Stray::NotMessage, text);
+        }
+        let failed = match id {
+            Some(id) => self.fail(&id, reason),
+            None => (has("result") || has("error")) && self.fail_only(reason),
+        };
+        if !failed {
+            self.strays.note(Stray::NotMessage, text);
+        }
+    }
+
+    /// Fails the call that an id means. Returns false when there is none.
+    fn fail(&self, id: &RequestId, reason: &str) -> bool {
+        self.calls.take(id).map(|(waiting, _)| self.fail_call(waiting, reason.to_owned())).is_some()
+    }
+
+    /// Fails the only call that waits. Returns false when there are none or several.
+    fn fail_only(&self, reason: &str) -> bool {
+        self.calls.take_only().map(|waiting| self.fail_call(waiting, reason.to_owned())).is_some()
+    }
+
+    fn fail_call(&self, waiting: Waiting, reason: String) {
+        let failure = CallFailure::Unusable { method: waiting.method, reason };
+        // A caller that left is normal.
+        let _ = waiting.reply.send(Err(self.calls.error(Sent::Answered, failure)));
+    }
+
+    fn take_message(&self, message: Message) {
+        match message {
+            Message::Response { id, outcome } => self.take_response(&id, outcome),
+            Message::Request { id, method, params } => {
+                let outcome = self.serve(&method, &params);
+                self.answer(id, outcome);
+            }
+            Message::Notification { method, params } => match method.as_str() {
+                notifications::ToolProgress::NAME => self.take_progress(params),
+                notifications::ProviderDelta::NAME => self.take_delta(params),
+                _ => self.strays.note(Stray::Notification, &method),
+            },
+        }
+    }
+
+    fn take_response(&self, id: &RequestId, outcome: Result<Value, RpcError>) {
+        let Some((waiting, misspelt)) = self.calls.take(id) else {
+            tracing::debug!(plugin = %self.peer.plugin, %id, "a response that nobody waits for was dropped");
+            return;
+        };
+        if let Some(reason) = misspelt {
+            return self.fail_call(waiting, reason);
+        }
+        let method = waiting.method;
+        let reply = match outcome {
+            Ok(value) => check_result(method, &value).map(|()| value),
+            Err(error) => Err(CallFailure::Refused { method, error }),
+        };
+        let _ = waiting.reply.send(reply.map_err(|failure| self.calls.error(Sent::Answered, failure)));
+    }
+
+    fn take_progress(&self, params: Value) {
+        let progress: ToolProgressParams = match typed(notifications::ToolProgress::NAME, params) {
+            Ok(progress) => progress,
+            Err(reason) => return self.strays.note(Stray::Notification, &reason),
+        };
+        match self.calls.tool(&progress.call_id) {
+            Route::Found(route) => (route.sink)(progress.tail),
+            Route::Ended => tracing::debug!(call = progress.call_id, "progress after the end was dropped"),
+            Route::Unknown => {
+                self.strays.note(Stray::UnknownCall, &format!("tool/progress of {:?}", progress.call_id));
+            }
+        }
+    }
+
+    fn take_delta(&self, params: Value) {
+        let call = params["call"].as_str().map(str::to_owned);
+        let delta: Result<ProviderDeltaParams, String> = typed(notifications::ProviderDelta::NAME, params);
+        let route = call.as_ref().map_or(Route::Unknown, |call| self.calls.stream(call));
+        match (route, delta) {
+            (Route::Found(queue), Ok(delta)) => queue.push(delta.event),
+            (Route::Found(queue), Err(reason)) => queue.fail(reason),
+            (Route::Ended, _) => tracing::debug!(call, "a delta after the end was dropped"),
+            (Route::Unknown, Ok(delta)) => {
+                self.strays.note(Stray::UnknownCall, &format!("provider/delta of {:?}", delta.call));
+            }
+            (Route::Unknown, Err(reason)) => self.strays.note(Stray::Notification, &reason),
+        }
+    }
+
+    /// Serves a request of the plugin. Only the host's own service is there, and of it only `notice`.
+    fn serve(&self, method: &str, params: &Value) -> Result<Value, RpcError> {
+        if method != methods::CallService::NAME {
+            let text = format!("a plugin may call `service/call` only, not `{method}`");
+            return Err(RpcError::new(code::METHOD_NOT_FOUND, text));
+        }
+        let invalid = |reason: String| RpcError::new(code::INVALID_PARAMS, reason);
+        let call: ServiceCallParams = typed(method, params.clone()).map_err(invalid)?;
+        if call.key != HOST_SERVICE {
+            return Err(RpcError::new(
+                code::METHOD_NOT_FOUND,
+                format!("no service has the key `{}`", call.key),
+            ));
+        }
+        if call.method != "notice" {
+            let text = format!("`{HOST_SERVICE}` has the method `notice` only, not `{}`", call.method);
+            return Err(RpcError::new(code::METHOD_NOT_FOUND, text));
+        }
+        schema::plugin()
+            .check_host("notice", Part::Params, &call.params)
+            .map_err(|fault| invalid(fault.to_string()))?;
+        let notice: NoticeParams =
+            serde_json::from_value(call.params).map_err(|error| invalid(error.to_string()))?;
+        let text = format!("{}: {}", self.peer.plugin, notice.message);
+        self.peer.notices.post(Notice { level: notice.level, code: "PLUGIN_NOTICE", text });
+        let result = serde_json::to_value(NoticeResult {}).unwrap_or_default();
+        Ok(serde_json::to_value(ServiceCallResult { result }).unwrap_or_default())
+    }
+
+    fn answer(&self, id: RequestId, outcome: Result<Value, RpcError>) {
+        let line = Message::Response { id, outcome }.to_line();
+        if self.outbox.push(line, None).is_err() {
+            self.strays.note(Stray::Unanswered, "the queue to it is full");
+        }
+    }
+}
+
+/// Checks a result. Another protocol is named before its shapes are: they may differ in everything else.
+fn check_result(method: &'static str, value: &Value) -> Result<(), CallFailure> {
+    if method == methods::Initialize::NAME
+        && let Some(theirs) = value["protocol"].as_u64()
+        && theirs != u64::from(PROTOCOL)
+    {
+        return Err(CallFailure::Protocol { theirs });
+    }
+    schema::plugin()
+        .check(method, Part::Result, value)
+        .map_err(|fault| CallFailure::Result { fault: Box::new(fault) })
+}
+
+/// Returns params with their type, checked.
+fn typed<P: DeserializeOwned>(method: &str, params: Value) -> Result<P, String> {
+    schema::plugin().check(method, Part::Params, &params).map_err(|fault| fault.to_string())?;
+    serde_path_to_error::deserialize(params)
+        .map_err(|error| format!("{method} params at {}: {}", error.path(), error.inner()))
+}

@@ -1,0 +1,230 @@
+//! Finds plugins: the folders under `<config_dir>/plugins`, and directories that were named.
+//!
+//! One bad manifest sinks nothing: what was found and what was wrong come back together. A directory that was named
+//! must be a plugin; an explicit one wins over a found one of its name.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bingo_plugin_sdk::ids::PluginName;
+use bingo_plugin_sdk::item::Level;
+use bingo_plugin_sdk::manifest::{Entry, Manifest};
+use serde_json::Value;
+
+use crate::ports::Notice;
+use crate::schema::{self, Fault};
+
+/// The file that makes a folder a plugin.
+const MANIFEST: &str = "plugin.json";
+
+/// A plugin that can be started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PluginSource {
+    pub name: PluginName,
+    /// The directory of the manifest, absolute.
+    pub root: PathBuf,
+    pub manifest: Manifest,
+    /// Says that it comes with this program.
+    pub bundled: bool,
+}
+
+/// Why a folder is no plugin.
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoveryError {
+    #[error("{} is not a plugin: it has no {MANIFEST}", folder.display())]
+    NoManifest { folder: PathBuf },
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} is not JSON: {source}", path.display())]
+    NotJson {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("{}: {fault}", folder.display())]
+    Unfit { folder: PathBuf, fault: Box<Fault> },
+    #[error("{} calls itself `{name}`, its directory is `{directory}`; make both the same", path.display())]
+    Misnamed { path: PathBuf, name: String, directory: String },
+    #[error("{}: `{directory}` cannot be a plugin's name: letters, digits, `.`, `_` and `-` can, 64 at most", path.display())]
+    BadName { path: PathBuf, directory: String },
+    #[error("{} and {} are both plugins named `{name}`", first.display(), second.display())]
+    Twice { name: PluginName, first: PathBuf, second: PathBuf },
+}
+
+impl DiscoveryError {
+    /// Returns the error as a notice; a plugin that was found and not named is left out, and no more.
+    pub fn to_notice(&self) -> Notice {
+        let code = match self {
+            Self::Misnamed { .. } | Self::BadName { .. } => "PLUGIN_MISNAMED",
+            Self::Twice { .. } => "PLUGIN_SHADOWED",
+            _ => "PLUGIN_UNREADABLE",
+        };
+        Notice { level: Level::Warn, code, text: self.to_string() }
+    }
+}
+
+impl PluginSource {
+    /// Returns a plugin that is run by this program itself, `binary ARGS…`, from an existing directory.
+    pub fn bundled(name: PluginName, binary: &Path, args: &[&str], root: &Path) -> Self {
+        let manifest = Manifest {
+            name: name.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            entry: Entry {
+                command: binary.to_string_lossy().into_owned(),
+                args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+                env: Default::default(),
+            },
+            config: None,
+        };
+        Self { name, root: root.to_owned(), manifest, bundled: true }
+    }
+}
+
+/// Returns the plugins that were named and those under `<config_dir>/plugins`, and what is wrong with the others there.
+///
+/// # Errors
+/// When one that was named is no plugin, or two have one name.
+pub fn discover(
+    config_dir: &Path,
+    named: &[PathBuf],
+) -> Result<(Vec<PluginSource>, Vec<DiscoveryError>), DiscoveryError> {
+    let mut sources: Vec<PluginSource> = Vec::new();
+    for folder in named {
+        let source = load(folder)?;
+        match sources.iter().find(|other| other.name == source.name) {
+            Some(other) if other.root == source.root => {}
+            Some(other) => {
+                let (name, first, second) = (source.name, other.root.clone(), source.root);
+                return Err(DiscoveryError::Twice { name, first, second });
+            }
+            None => sources.push(source),
+        }
+    }
+    let mut problems = Vec::new();
+    for folder in folders(&config_dir.join("plugins")) {
+        match load(&folder) {
+            Ok(source) if sources.iter().any(|other| other.name == source.name) => {}
+            Ok(source) => sources.push(source),
+            Err(DiscoveryError::NoManifest { .. }) => {}
+            Err(problem) => problems.push(problem),
+        }
+    }
+    Ok((sources, problems))
+}
+
+/// Reads the plugin in one directory.
+///
+/// # Errors
+/// When there is none, or its manifest is wrong.
+pub fn load(folder: &Path) -> Result<PluginSource, DiscoveryError> {
+    let path = folder.join(MANIFEST);
+    let text = std::fs::read(&path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            DiscoveryError::NoManifest { folder: folder.to_owned() }
+        }
+        _ => DiscoveryError::Unreadable { path: path.clone(), source },
+    })?;
+    let value: Value = serde_json::from_slice(&text)
+        .map_err(|source| DiscoveryError::NotJson { path: path.clone(), source })?;
+    let unfit = |fault| DiscoveryError::Unfit { folder: folder.to_owned(), fault: Box::new(fault) };
+    schema::plugin().check_manifest(&value).map_err(unfit)?;
+    let manifest: Manifest = serde_json::from_value(value)
+        .map_err(|source| DiscoveryError::NotJson { path: path.clone(), source })?;
+    // `.` and links are fine; the name is that of the directory they lead to.
+    let root =
+        folder.canonicalize().map_err(|source| DiscoveryError::Unreadable { path: path.clone(), source })?;
+    let directory = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if manifest.name != directory {
+        return Err(DiscoveryError::Misnamed { path, name: manifest.name, directory });
+    }
+    match PluginName::parse(&directory) {
+        Some(name) => Ok(PluginSource { name, root, manifest, bundled: false }),
+        None => Err(DiscoveryError::BadName { path, directory }),
+    }
+}
+
+/// Returns the folders in a folder, in the order of their names; none when it is not there.
+fn folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let mut folders: Vec<PathBuf> =
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir()).collect();
+    folders.sort();
+    folders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Home(tempfile::TempDir);
+
+    impl Home {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn plugin(&self, folder: &str, manifest: &str) -> PathBuf {
+            let folder = self.0.path().join(folder);
+            std::fs::create_dir_all(&folder).unwrap();
+            if !manifest.is_empty() {
+                std::fs::write(folder.join(MANIFEST), manifest).unwrap();
+            }
+            folder
+        }
+    }
+
+    fn manifest(name: &str) -> String {
+        format!(r#"{{"name": "{name}", "version": "1", "entry": {{"command": "true"}}, "more": 1}}"#)
+    }
+
+    #[test]
+    fn good_ones_are_loaded_and_bad_ones_told_apart() {
+        let home = Home::new();
+        home.plugin("plugins/good", &manifest("good"));
+        home.plugin("plugins/other", &manifest("another"));
+        home.plugin("plugins/none", "");
+        home.plugin("plugins/text", "hello");
+        home.plugin("plugins/unfit", r#"{"name": "unfit", "version": "1", "entry": {}}"#);
+        let (sources, problems) = discover(home.0.path(), &[]).unwrap();
+        assert_eq!(sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(), ["good"]);
+        let notices: Vec<Notice> = problems.iter().map(DiscoveryError::to_notice).collect();
+        let codes: Vec<&str> = notices.iter().map(|notice| notice.code).collect();
+        assert_eq!(codes, ["PLUGIN_MISNAMED", "PLUGIN_UNREADABLE", "PLUGIN_UNREADABLE"]);
+        assert!(notices[0].text.contains("calls itself `another`, its directory is `other`"));
+        assert!(notices[1].text.contains("text/plugin.json is not JSON"));
+        assert!(
+            notices[2]
+                .text
+                .ends_with("plugins/unfit: plugin.json at /entry/command: expected string, got nothing")
+        );
+    }
+
+    #[test]
+    fn one_that_was_named_wins_and_must_be_there() {
+        let home = Home::new();
+        home.plugin("plugins/a", &manifest("a"));
+        let named = home.plugin("mine/a", &manifest("a"));
+        let (sources, _) = discover(home.0.path(), &[named.clone(), named.clone()]).unwrap();
+        assert_eq!(sources.len(), 1);
+        assert_eq!(sources[0].root, named.canonicalize().unwrap());
+
+        let none = home.plugin("mine/none", "");
+        let error = discover(home.0.path(), &[none]).unwrap_err();
+        assert!(error.to_string().ends_with("none is not a plugin: it has no plugin.json"));
+        let other = home.plugin("yours/a", &manifest("a"));
+        assert!(matches!(
+            discover(home.0.path(), &[named, other]).unwrap_err(),
+            DiscoveryError::Twice { .. }
+        ));
+    }
+
+    #[test]
+    fn no_folder_means_no_plugins() {
+        let (sources, problems) = discover(Path::new("/nowhere"), &[]).unwrap();
+        assert!(sources.is_empty() && problems.is_empty());
+    }
+}

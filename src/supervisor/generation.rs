@@ -1,0 +1,114 @@
+//! One process of a plugin from its start to its end: spawned, shaken hands with, watched, stopped.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bingo_plugin_sdk::handshake::{InitializeParams, InitializeResult};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::connection::{Connection, Peer, Tasks};
+use super::guard::{self, Exit, GuardError, Guarded};
+use super::handshake::{self, HandshakeError};
+use super::log::{self, Log, Tail};
+use super::process::{Program, ProgramError};
+
+/// Why a plugin did not become ready.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StartError {
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    #[error("{source}{tail}")]
+    Handshake { source: HandshakeError, tail: String },
+    #[error("{reason}")]
+    Died { reason: Arc<str> },
+    #[error("the host is stopping")]
+    Stopping,
+}
+
+/// A running process with everything that belongs to it. Dropping it stops the process without waiting.
+pub(super) struct Process {
+    pub(super) connection: Connection,
+    tasks: Tasks,
+    /// Reads stderr for as long as this lives.
+    _stderr: AbortOnDropHandle<()>,
+    stderr_ended: CancellationToken,
+    tail: Tail,
+    guarded: Guarded,
+}
+
+impl Process {
+    /// Starts the process; nothing is said to it yet.
+    pub(super) fn spawn(
+        binary: &Path,
+        program: &Program,
+        peer: Peer,
+        data_dir: &Path,
+    ) -> Result<Self, GuardError> {
+        let (guarded, streams) = guard::start(binary, program, peer.limits.stop_term)?;
+        let (tail, log) = (Tail::new(), Log::new(data_dir, &peer.plugin, peer.generation));
+        let stderr_ended = CancellationToken::new();
+        let (told, words) = (stderr_ended.clone().drop_guard(), tail.clone());
+        let stderr = tokio::spawn(async move {
+            log::read(streams.stderr, log, words).await;
+            drop(told);
+        });
+        let (connection, tasks) = Connection::open(peer, streams.stdout, streams.stdin);
+        let stderr = AbortOnDropHandle::new(stderr);
+        Ok(Self { connection, tasks, _stderr: stderr, stderr_ended, tail, guarded })
+    }
+
+    /// Shakes hands. On any failure the process is to be stopped.
+    pub(super) async fn shake(
+        &mut self,
+        params: &InitializeParams,
+        stop: &CancellationToken,
+    ) -> Result<InitializeResult, StartError> {
+        let (connection, tail) = (self.connection.clone(), self.tail.clone());
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Err(StartError::Stopping),
+            result = handshake::shake(&connection, params, &tail) => {
+                result.map_err(|source| StartError::Handshake { source, tail: tail.words() })
+            }
+            reason = self.death() => Err(StartError::Died { reason }),
+        }
+    }
+
+    /// Waits for the end of the process or of its output, whichever comes first, and a moment for the rest; returns why,
+    /// in words. May be dropped and asked again until it has returned.
+    pub(super) async fn death(&mut self) -> Arc<str> {
+        let drain = self.connection.limits().drain;
+        let mut exit = tokio::select! {
+            exit = self.guarded.exit() => Some(exit),
+            () = self.tasks.output_ended.cancelled() => None,
+        };
+        let rest = async {
+            exit = Some(self.guarded.exit().await);
+            self.tasks.output_ended.cancelled().await;
+            // Another process of the plugin may hold it open: then the time is what ends the wait.
+            self.stderr_ended.cancelled().await;
+        };
+        let _ = tokio::time::timeout(drain, rest).await;
+        let what = exit.as_ref().map_or("it closed its stdout".to_owned(), Exit::to_string);
+        format!("{what}{}", self.tail.words()).into()
+    }
+
+    /// Stops a process that may still be well: closes its input, waits, then TERM, then KILL.
+    pub(super) async fn stop(mut self, reason: &Arc<str>) {
+        self.connection.close(reason);
+        self.tasks.writer.abort();
+        let grace = self.connection.limits().stop_close;
+        let _ = tokio::time::timeout(grace, self.guarded.exit()).await;
+        self.guarded.stop().await;
+    }
+
+    /// Stops what is left of a process that is of no use any more: TERM at once.
+    pub(super) async fn destroy(self, reason: &Arc<str>) {
+        self.connection.close(reason);
+        self.tasks.writer.abort();
+        self.guarded.stop().await;
+    }
+}

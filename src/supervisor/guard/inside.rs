@@ -1,0 +1,164 @@
+//! The guard's own side: what `bingo __guard` does. It runs before any runtime exists and knows nothing of the wire.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::process::ExitCode;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, raise};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{self, Pid};
+
+use super::tree;
+use crate::supervisor::process;
+
+/// The exit code of a guard that could not do its work, as shells have it for a command that cannot be run.
+const FAILED: u8 = 127;
+
+/// Is the guard: starts the plugin, waits for it, stops what it leaves behind, and ends with its status.
+///
+/// `args` are those after `__guard`. Call it from `main` before anything else was opened or started.
+pub fn run(args: &[OsString]) -> ExitCode {
+    match Args::parse(args).ok_or(io::ErrorKind::InvalidInput.into()).and_then(guard) {
+        Ok(status) => end_like(status),
+        Err(error) => {
+            // The report may not exist; stderr is the plugin's log.
+            let _ = writeln!(io::stderr(), "bingo {}: {error}", super::SUBCOMMAND);
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// How the plugin ended.
+enum Status {
+    Exited(i32),
+    Signaled(Signal),
+    NotStarted,
+}
+
+struct Args<'a> {
+    lifeline: RawFd,
+    report: RawFd,
+    grace: Duration,
+    program: &'a OsString,
+    args: &'a [OsString],
+}
+
+impl<'a> Args<'a> {
+    fn parse(args: &'a [OsString]) -> Option<Self> {
+        let [lifeline, report, grace, program, args @ ..] = args else { return None };
+        let lifeline = lifeline.to_str()?.parse().ok()?;
+        let report = report.to_str()?.parse().ok()?;
+        let grace = Duration::from_millis(grace.to_str()?.parse().ok()?);
+        Some(Self { lifeline, report, grace, program, args })
+    }
+}
+
+fn guard(args: Args<'_>) -> io::Result<Status> {
+    // Reopened, both are close-on-exec: the plugin must not hold its own lifeline.
+    let lifeline = File::open(format!("/proc/self/fd/{}", args.lifeline))?;
+    let mut report = OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", args.report))?;
+    close_others(&[lifeline.as_raw_fd(), report.as_raw_fd()])?;
+    unistd::setsid()?;
+    prctl::set_child_subreaper(true)?;
+
+    let plugin = match process::guarded_command(args.program, args.args).spawn() {
+        Ok(child) => Pid::from_raw(child.id().cast_signed()),
+        Err(error) => {
+            writeln!(report, "failed {error}")?;
+            return Ok(Status::NotStarted);
+        }
+    };
+    let _ = writeln!(report, "started {plugin}");
+    let stopper = Arc::new(Stopper { grace: args.grace, once: Once::new() });
+    let watched = Arc::clone(&stopper);
+    std::thread::spawn(move || watch(lifeline, &watched));
+    // The pipes must end with the plugin, so the guard gives its own ends away.
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    unistd::dup2_stdin(&null)?;
+    unistd::dup2_stdout(&null)?;
+    unistd::dup2_stderr(&null)?;
+    Ok(wait(plugin, report, &stopper))
+}
+
+/// Closes everything above the three streams except `kept`: whatever was open in the host is not the plugin's.
+fn close_others(kept: &[RawFd]) -> io::Result<()> {
+    let open: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    for fd in open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)) {
+        // The number that listed the folder is closed already.
+        let _ = unistd::close(fd);
+    }
+    Ok(())
+}
+
+/// Stops all descendants, once, however many ask for it.
+struct Stopper {
+    grace: Duration,
+    once: Once,
+}
+
+impl Stopper {
+    fn stop(&self) {
+        let own = std::process::id().cast_signed();
+        let descendants = || {
+            let mut living = tree::living(&tree::processes(), &[own]);
+            living.retain(|pid| *pid != own);
+            living
+        };
+        self.once.call_once(|| tree::stop(self.grace, descendants));
+    }
+}
+
+/// Waits for the lifeline's end or a byte on it, then stops the plugin.
+fn watch(mut lifeline: File, stopper: &Stopper) {
+    // An error is no way to hear of the host any more, which is as good as its end.
+    let _ = lifeline.read(&mut [0]);
+    stopper.stop();
+}
+
+/// Reaps until there is no descendant left, and tells of the plugin's end at once.
+fn wait(plugin: Pid, mut report: File, stopper: &Arc<Stopper>) -> Status {
+    let mut status = Status::NotStarted;
+    loop {
+        let ended = match waitpid(None::<Pid>, None) {
+            Err(nix::errno::Errno::EINTR) => continue,
+            // No descendant is left.
+            Err(_) => return status,
+            Ok(ended) => ended,
+        };
+        status = match ended {
+            WaitStatus::Exited(pid, code) if pid == plugin => {
+                let _ = writeln!(report, "exited {code}");
+                Status::Exited(code)
+            }
+            WaitStatus::Signaled(pid, signal, _) if pid == plugin => {
+                let _ = writeln!(report, "signaled {}", signal as i32);
+                Status::Signaled(signal)
+            }
+            _ => continue,
+        };
+        let stopper = Arc::clone(stopper);
+        std::thread::spawn(move || stopper.stop());
+    }
+}
+
+/// Ends as the plugin ended, for whoever looks at the guard's own status.
+fn end_like(status: Status) -> ExitCode {
+    match status {
+        Status::Exited(code) => ExitCode::from((code & 0xff) as u8),
+        Status::NotStarted => ExitCode::from(FAILED),
+        Status::Signaled(signal) => {
+            // The plugin has dumped its core where that is wanted; a second one, of the guard, helps nobody.
+            let _ = prctl::set_dumpable(false);
+            let _ = raise(signal);
+            // Still here: the signal is one that this process ignores.
+            ExitCode::from((128 + signal as i32) as u8)
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The one table of limits and deadlines of the plugin wire; each can be overridden in `supervisor.<name>.timeouts`.
+//!
+//! Deadlines count from the wish to send and cover the write itself.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+/// Limits and deadlines of one plugin. In settings, times are milliseconds and sizes are bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Limits {
+    /// The longest line a plugin may write; a longer one is drained and fails its call.
+    pub line: usize,
+    /// Bytes that may wait to be written to a plugin that does not read; one message of any size when nothing waits.
+    pub queued: usize,
+    /// Bytes of unread events of one stream, after adjacent deltas were merged.
+    pub unread: usize,
+    /// How long a handshake may take since the last sign of life; a line on stderr is one.
+    #[serde(deserialize_with = "millis")]
+    pub handshake: Duration,
+    /// How long a handshake may take at all: a first start may compile or download.
+    #[serde(deserialize_with = "millis")]
+    pub first_start: Duration,
+    /// How long a tool may be silent; 0 means for ever.
+    #[serde(deserialize_with = "millis")]
+    pub tool_idle: Duration,
+    #[serde(deserialize_with = "millis")]
+    pub command_run: Duration,
+    /// People wait for completions while they type.
+    #[serde(deserialize_with = "millis")]
+    pub command_complete: Duration,
+    /// How long a model's answer may be silent.
+    #[serde(deserialize_with = "millis")]
+    pub stream_silence: Duration,
+    /// How long what a dead plugin still wrote is read.
+    #[serde(deserialize_with = "millis")]
+    pub drain: Duration,
+    /// How long a plugin may take to end by itself after its input was closed.
+    #[serde(deserialize_with = "millis")]
+    pub stop_close: Duration,
+    /// How long its processes may take to end after TERM; then KILL.
+    #[serde(deserialize_with = "millis")]
+    pub stop_term: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            line: bingo_plugin_sdk::ndjson::MAX_LINE,
+            queued: 4 * 1024 * 1024,
+            unread: 16 * 1024 * 1024,
+            handshake: Duration::from_secs(10),
+            first_start: Duration::from_secs(120),
+            tool_idle: Duration::from_secs(600),
+            command_run: Duration::from_secs(600),
+            command_complete: Duration::from_secs(2),
+            stream_silence: Duration::from_secs(120),
+            drain: Duration::from_millis(100),
+            stop_close: Duration::from_secs(2),
+            stop_term: Duration::from_secs(3),
+        }
+    }
+}
+
+fn millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    u64::deserialize(deserializer).map(Duration::from_millis)
+}
+
+/// Says a duration as people do: `2 s`, `250 ms`.
+pub(crate) fn words(duration: Duration) -> String {
+    match duration.subsec_millis() {
+        0 => format!("{} s", duration.as_secs()),
+        _ => format!("{} ms", duration.as_millis()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_limits_are_overridden_in_milliseconds() {
+        let limits: Limits =
+            serde_json::from_value(serde_json::json!({"toolIdle": 1500, "queued": 9})).unwrap();
+        assert_eq!(limits, Limits { tool_idle: Duration::from_millis(1500), queued: 9, ..Limits::default() });
+        assert_eq!(words(limits.tool_idle), "1500 ms");
+        assert_eq!(words(limits.handshake), "10 s");
+    }
+}

@@ -1,0 +1,556 @@
+//! Real processes under the real guard: what a plugin may do wrong, and that nothing of it is left.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests fail by panicking, as tests do")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bingo::bridge::PluginOffers;
+use bingo::ports::{CallContext, Notice, Notices, Offers, Snapshot};
+use bingo::supervisor::discovery::{self, PluginSource};
+use bingo::supervisor::limits::Limits;
+use bingo::supervisor::{PluginOptions, Supervisor, SupervisorConfig};
+use bingo_plugin_sdk::event::KernelError;
+use bingo_plugin_sdk::ids::{SessionId, TurnId};
+use bingo_plugin_sdk::item::{ContentPart, ToolOutput};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+/// What every plugin of these tests begins with.
+const PRELUDE: &str = r#"
+import json, os, signal, subprocess, sys, time
+def send(message):
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+def read():
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(0)
+    return json.loads(line)
+def reply(message, result):
+    send({"jsonrpc": "2.0", "id": message["id"], "result": result})
+def text(message, text):
+    reply(message, {"output": {"parts": [{"type": "text", "text": text}]}})
+def hello(**declared):
+    message = read()
+    reply(message, {"protocol": 5, "name": "p", "version": "1.2", **declared})
+    return message
+def note_pid(name, pid):
+    with open(name + ".tmp", "w") as file:
+        file.write(str(pid))
+    os.rename(name + ".tmp", name)
+TOOL = [{"name": "t", "description": "d", "inputSchema": {}, "meta": {"own": 1}}]
+"#;
+
+/// How long anything here may take before the test fails.
+const LIMIT: Duration = Duration::from_secs(20);
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<Notice>>);
+
+impl Notices for Heard {
+    fn post(&self, notice: Notice) {
+        self.0.lock().unwrap().push(notice);
+    }
+}
+
+impl Heard {
+    /// Waits for a notice of this code and returns its text.
+    async fn wait(&self, code: &str) -> String {
+        let found = || self.0.lock().unwrap().iter().find(|notice| notice.code == code).cloned();
+        wait_for(&format!("notice {code}, heard {:?}", self.0.lock().unwrap()), || found().is_some()).await;
+        found().unwrap().text
+    }
+}
+
+async fn wait_for(what: &str, mut state: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !state() {
+        assert!(Instant::now() < deadline, "still waiting for: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+struct Host {
+    folder: Arc<tempfile::TempDir>,
+    limits: Limits,
+    config: Value,
+}
+
+struct Running {
+    supervisor: Arc<Supervisor>,
+    offers: PluginOffers,
+    heard: Arc<Heard>,
+    root: PathBuf,
+    data_dir: PathBuf,
+    /// Kept until the plugin is gone.
+    _folder: Arc<tempfile::TempDir>,
+}
+
+impl Host {
+    fn new() -> Self {
+        let limits = Limits {
+            stop_close: Duration::from_millis(200),
+            stop_term: Duration::from_millis(300),
+            ..Limits::default()
+        };
+        Self { folder: Arc::new(tempfile::tempdir().unwrap()), limits, config: Value::Null }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("p")
+    }
+
+    fn source(&self, script: &str) -> PluginSource {
+        let root = self.root();
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::write(root.join("main.py"), format!("{PRELUDE}\n{script}")).unwrap();
+        let manifest = json!({
+            "name": "p", "version": "1",
+            "entry": {"command": "python3", "args": ["${PLUGIN_ROOT}/main.py"], "env": {"ROOT": "${PLUGIN_ROOT}"}},
+        });
+        std::fs::write(root.join("plugin.json"), manifest.to_string()).unwrap();
+        discovery::load(&root).unwrap()
+    }
+
+    /// Starts one plugin and waits until it is ready or refused.
+    async fn start(&self, script: &str) -> Running {
+        let running = self.start_unsettled(self.source(script));
+        tokio::time::timeout(LIMIT, running.offers.settled()).await.expect("the start has a deadline");
+        running
+    }
+
+    fn start_unsettled(&self, source: PluginSource) -> Running {
+        let heard = Arc::new(Heard::default());
+        let options = PluginOptions { timeouts: self.limits.clone(), ..PluginOptions::default() };
+        let data_dir = self.folder.path().join("data");
+        let root = source.root.clone();
+        let supervisor = Arc::new(Supervisor::start(SupervisorConfig {
+            binary: env!("CARGO_BIN_EXE_bingo").into(),
+            home: "/home/someone".into(),
+            config_dir: self.folder.path().into(),
+            data_dir: data_dir.clone(),
+            sources: vec![source],
+            config: BTreeMap::from([("p".to_owned(), self.config.clone())]),
+            options: BTreeMap::from([("p".to_owned(), options)]),
+            notices: heard.clone(),
+        }));
+        let offers = PluginOffers::new(Arc::clone(&supervisor), heard.clone());
+        Running { supervisor, offers, heard, root, data_dir, _folder: Arc::clone(&self.folder) }
+    }
+}
+
+impl Running {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        self.offers.snapshot()
+    }
+
+    /// Calls the plugin's one tool.
+    async fn call(&self, input: Value) -> Result<ToolOutput, KernelError> {
+        let snapshot = self.snapshot();
+        let tool = Arc::clone(snapshot.tools.first().expect("a ready plugin offers its tool"));
+        let context = context(snapshot);
+        tokio::time::timeout(LIMIT, tool.call(context, "c1".to_owned(), input, Arc::new(|_| {})))
+            .await
+            .expect("nothing hangs")
+    }
+
+    async fn pid(&self, name: &str) -> i32 {
+        let path = self.root.join(name);
+        wait_for(&format!("{}", path.display()), || path.exists()).await;
+        std::fs::read_to_string(path).unwrap().parse().unwrap()
+    }
+}
+
+fn context(snapshot: Arc<Snapshot>) -> CallContext {
+    CallContext {
+        snapshot,
+        session: SessionId::mint(),
+        turn: Some(TurnId::mint()),
+        cwd: "/tmp".into(),
+        cancel: CancellationToken::new(),
+    }
+}
+
+fn only_text(output: ToolOutput) -> String {
+    match &output.parts[..] {
+        [ContentPart::Text { text }] => text.clone(),
+        other => panic!("one text was expected, got {other:?}"),
+    }
+}
+
+/// Says whether a process is there and not only waits to be reaped.
+fn lives(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.trim_start().starts_with('Z'))
+}
+
+#[tokio::test]
+async fn a_tool_is_called_and_its_process_knows_where_it_is() {
+    let mut host = Host::new();
+    host.config = json!({"key": [1]});
+    let running = host
+        .start(
+            r#"
+first = hello(tools=TOOL)
+message = read()
+params = message["params"]
+send({"jsonrpc": "2.0", "method": "tool/progress", "params": {"callId": params["callId"], "tail": "half"}})
+text(message, json.dumps([first["id"], first["params"], params["name"], params["input"], os.getcwd(), os.environ["ROOT"]]))
+read()
+"#,
+        )
+        .await;
+    let snapshot = running.snapshot();
+    assert_eq!(snapshot.plugins[0].version, "1.2");
+    let tool = Arc::clone(&snapshot.tools[0]);
+    assert_eq!(tool.spec().name, "plugin__p__t");
+    assert_eq!(json!(tool.spec().meta), json!({"plugin": "p"}));
+    let tails = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&tails);
+    let output = tool
+        .call(
+            context(snapshot),
+            "c1".to_owned(),
+            json!({"a": 1}),
+            Arc::new(move |tail| sink.lock().unwrap().push(tail)),
+        )
+        .await
+        .unwrap();
+    let root = running.root.to_string_lossy();
+    let config_dir = host.folder.path().to_string_lossy();
+    let expected = json!([
+        1,
+        {
+            "protocol": 5, "pluginRoot": root, "config": {"key": [1]},
+            "env": {"home": "/home/someone", "configDir": config_dir, "dataDir": running.data_dir.to_string_lossy()},
+        },
+        "t", {"a": 1}, root, root,
+    ]);
+    assert_eq!(serde_json::from_str::<Value>(&only_text(output)).unwrap(), expected);
+    assert_eq!(*tails.lock().unwrap(), ["half"]);
+    running.supervisor.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_death_is_told_at_once_with_status_and_last_words() {
+    let host = Host::new();
+    let running = host
+        .start(
+            r#"
+hello(tools=TOOL)
+read()
+print("no such table", file=sys.stderr, flush=True)
+os._exit(3)
+"#,
+        )
+        .await;
+    let begun = Instant::now();
+    let error = running.call(json!({})).await.unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(
+        error.message,
+        "p: tool/call failed (sent, no answer): its process exited with code 3; its last words on stderr:\nno such table"
+    );
+    assert!(running.heard.wait("PLUGIN_DIED").await.contains("exited with code 3"));
+    let snapshot = running.snapshot();
+    assert!(snapshot.tools.is_empty());
+    assert!(snapshot.plugins[0].reason.as_ref().unwrap().contains("code 3"));
+    running.supervisor.shutdown().await;
+    let log = std::fs::read_to_string(running.data_dir.join("logs/plugin-p.log")).unwrap();
+    assert!(log.ends_with("generation=1 no such table\n"), "{log}");
+}
+
+#[tokio::test]
+async fn a_signal_is_named() {
+    let running =
+        Host::new().start("hello(tools=TOOL)\nread()\nos.kill(os.getpid(), signal.SIGKILL)\n").await;
+    let error = running.call(json!({})).await.unwrap_err();
+    assert!(error.message.contains("ended by signal 9 (SIGKILL)"), "{error}");
+    running.supervisor.shutdown().await;
+}
+
+#[tokio::test]
+async fn the_end_of_its_output_is_its_end() {
+    let running = Host::new()
+        .start("hello(tools=TOOL)\nread()\nnote_pid('own', os.getpid())\nos.close(1)\ntime.sleep(1000)\n")
+        .await;
+    let error = running.call(json!({})).await.unwrap_err();
+    assert!(error.message.contains("it closed its stdout"), "{error}");
+    let pid = running.pid("own").await;
+    wait_for("the process that lived on", || !lives(pid)).await;
+}
+
+#[tokio::test]
+async fn a_grandchild_in_a_session_of_its_own_is_stopped_too() {
+    let running = Host::new()
+        .start(
+            r#"
+child = "import os, sys, time; os.fork() and os._exit(0); os.setsid(); open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(1000)"
+subprocess.run([sys.executable, "-c", child, "away.tmp"], stdin=subprocess.DEVNULL)
+while not (os.path.exists("away.tmp") and open("away.tmp").read()):
+    time.sleep(0.01)
+os.rename("away.tmp", "away")
+hello(tools=TOOL)
+read()
+"#,
+        )
+        .await;
+    let pid = running.pid("away").await;
+    assert!(lives(pid));
+    running.supervisor.shutdown().await;
+    assert!(!lives(pid), "it outlived the shutdown");
+}
+
+#[tokio::test]
+async fn what_ignores_term_is_killed_with_its_children() {
+    let running = Host::new()
+        .start(
+            r#"
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+note_pid("child", child.pid)
+note_pid("own", os.getpid())
+hello(tools=TOOL)
+while True:
+    time.sleep(1000)
+"#,
+        )
+        .await;
+    let (child, own) = (running.pid("child").await, running.pid("own").await);
+    running.supervisor.shutdown().await;
+    assert!(!lives(child) && !lives(own));
+}
+
+#[test]
+fn a_supervisor_that_is_only_dropped_leaves_nothing() {
+    let host = Host::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let pid = runtime.block_on(async {
+        let running = host.start("note_pid('own', os.getpid())\nhello()\ntime.sleep(1000)\n").await;
+        running.pid("own").await
+    });
+    runtime.shutdown_background();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(wait_for("the plugin's end", || !lives(pid)));
+}
+
+#[tokio::test]
+async fn when_the_host_is_killed_its_plugins_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"
+import os, subprocess, sys, time
+lifeline, host_end = os.pipe()
+host_report, report = os.pipe()
+subprocess.Popen([sys.argv[1], "__guard", str(lifeline), str(report), "300", sys.executable, "-c",
+    "import subprocess, sys; subprocess.run(['sleep', '1000'], start_new_session=True)"], pass_fds=[lifeline, report])
+os.close(lifeline)
+open("host.tmp", "w").write(os.read(host_report, 100).decode().split()[1])
+os.rename("host.tmp", "plugin")
+time.sleep(1000)
+"#;
+    #[expect(clippy::disallowed_methods, reason = "a host to be killed, in place of the program")]
+    let mut host = std::process::Command::new("python3")
+        .args(["-c", script, env!("CARGO_BIN_EXE_bingo")])
+        .current_dir(folder.path())
+        .spawn()
+        .unwrap();
+    let path = folder.path().join("plugin");
+    wait_for("the plugin's start", || path.exists()).await;
+    let plugin: i32 = std::fs::read_to_string(path).unwrap().parse().unwrap();
+    let mut sleeper = None;
+    wait_for("its child", || {
+        let children = std::fs::read_to_string(format!("/proc/{plugin}/task/{plugin}/children")).unwrap();
+        sleeper = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
+        sleeper.is_some()
+    })
+    .await;
+    host.kill().unwrap();
+    host.wait().unwrap();
+    wait_for("the whole tree's end", || !lives(plugin) && !lives(sleeper.unwrap())).await;
+}
+
+#[tokio::test]
+async fn printed_lines_are_told_once_and_harm_nothing() {
+    let running = Host::new()
+        .start(
+            r#"
+print("loading...")
+print("")
+sys.stdout.flush()
+sys.stdout.buffer.write(b"\xff\xfe\n")
+hello(tools=TOOL)
+text(read(), "fine")
+read()
+"#,
+        )
+        .await;
+    assert_eq!(only_text(running.call(json!({})).await.unwrap()), "fine");
+    assert_eq!(
+        running.heard.wait("PLUGIN_STRAY_OUTPUT").await,
+        "p: printed a line on stdout that is no JSON-RPC message: \"loading...\"; print to stderr instead"
+    );
+    running.supervisor.shutdown().await;
+    let texts: Vec<String> =
+        running.heard.0.lock().unwrap().iter().map(|notice| notice.text.clone()).collect();
+    assert!(texts[1].contains("not UTF-8"), "{texts:?}");
+    assert!(texts[2].ends_with("no JSON-RPC message (1 more times)"), "{texts:?}");
+}
+
+#[tokio::test]
+async fn a_result_that_breaks_the_schema_names_the_field() {
+    let running = Host::new()
+        .start(
+            r#"
+hello(tools=TOOL)
+reply(read(), {"output": {"parts": [{"type": "txt", "text": "x"}]}})
+text(read(), "well again")
+read()
+"#,
+        )
+        .await;
+    let error = running.call(json!({})).await.unwrap_err();
+    assert_eq!(
+        error.message,
+        r#"p: tool/call result at /output/parts/0/type: expected one of "text", "image", "toolUse", "toolResult", "reasoning", got "txt""#
+    );
+    assert_eq!(only_text(running.call(json!({})).await.unwrap()), "well again");
+    running.supervisor.shutdown().await;
+}
+
+/// Starts a plugin that must be refused, and returns the notice.
+async fn refused(host: &Host, script: &str) -> String {
+    let running = host.start(&format!("note_pid('own', os.getpid())\n{script}")).await;
+    let notice = running.heard.wait("PLUGIN_UNAVAILABLE").await;
+    assert!(running.snapshot().plugins[0].reason.is_some());
+    let pid = running.pid("own").await;
+    wait_for("the refused process's end", || !lives(pid)).await;
+    notice
+}
+
+#[tokio::test]
+async fn another_protocol_is_refused_with_both_numbers() {
+    let script = "reply(read(), {'protocol': 6, 'other': 'shape'})\ntime.sleep(1000)\n";
+    assert_eq!(
+        refused(&Host::new(), script).await,
+        "p is not available: it speaks plugin protocol 6, this host speaks 5; both must be the same"
+    );
+}
+
+#[tokio::test]
+async fn a_wrong_declaration_is_refused_with_its_pointer() {
+    let script = "hello(hooks=[{'id': 'h', 'points': ['never']}])\ntime.sleep(1000)\n";
+    let notice = refused(&Host::new(), script).await;
+    assert!(notice.contains("initialize result at /hooks/0/points/0: expected one of"), "{notice}");
+}
+
+#[tokio::test]
+async fn silence_is_refused_and_words_on_stderr_are_signs_of_life() {
+    let mut host = Host::new();
+    host.limits.handshake = Duration::from_millis(1500);
+    let notice = refused(&host, "print('warming up', file=sys.stderr, flush=True)\ntime.sleep(1000)\n").await;
+    assert!(notice.contains("wrote nothing to stderr for 1500 ms"), "{notice}");
+    assert!(notice.ends_with("\nwarming up"), "{notice}");
+
+    let script = r#"
+for _ in range(20):
+    time.sleep(0.15)
+    print("compiling", file=sys.stderr, flush=True)
+hello(tools=TOOL)
+read()
+"#;
+    let running = host.start(script).await;
+    assert_eq!(running.snapshot().tools.len(), 1);
+    running.supervisor.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_missing_program_names_the_path() {
+    let host = Host::new();
+    let mut source = host.source("");
+    source.manifest.entry.command = "no-such-program".to_owned();
+    let running = host.start_unsettled(source);
+    let notice = running.heard.wait("PLUGIN_UNAVAILABLE").await;
+    let expected = "p is not available: the command `no-such-program` was not found on the PATH (";
+    assert!(notice.starts_with(expected), "{notice}");
+}
+
+#[tokio::test]
+async fn a_program_that_cannot_be_run_says_why() {
+    use std::os::unix::fs::PermissionsExt;
+    let host = Host::new();
+    let mut source = host.source("");
+    let path: &Path = &host.root().join("run");
+    std::fs::write(path, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    source.manifest.entry.command = "./run".to_owned();
+    let running = host.start_unsettled(source);
+    let notice = running.heard.wait("PLUGIN_UNAVAILABLE").await;
+    assert!(notice.contains("its program could not be started: No such file"), "{notice}");
+}
+
+#[tokio::test]
+async fn a_line_over_the_limit_fails_its_call_and_no_other() {
+    let mut host = Host::new();
+    host.limits.line = 64 * 1024;
+    let running = host
+        .start(
+            r#"
+hello(tools=TOOL)
+text(read(), "x" * 200000)
+text(read(), "short")
+read()
+"#,
+        )
+        .await;
+    let error = running.call(json!({})).await.unwrap_err();
+    assert!(
+        error.message.starts_with("p: the response to tool/call cannot be used: its line has 200"),
+        "{error}"
+    );
+    assert!(error.message.ends_with("bytes, the limit is 65536"), "{error}");
+    assert_eq!(only_text(running.call(json!({})).await.unwrap()), "short");
+    running.supervisor.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_call_is_told_and_its_late_answer_is_dropped() {
+    let running = Host::new()
+        .start(
+            r#"
+hello(tools=TOOL)
+first = read()
+cancel = read()
+text(first, "too late")
+text(read(), json.dumps(cancel))
+read()
+"#,
+        )
+        .await;
+    let snapshot = running.snapshot();
+    let tool = Arc::clone(&snapshot.tools[0]);
+    let context = context(snapshot);
+    let cancel = context.cancel.clone();
+    let call = tokio::spawn(tool.call(context, "c0".to_owned(), json!({}), Arc::new(|_| {})));
+    // It must be sent first: a call that waits in the queue is taken back without a word.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    cancel.cancel();
+    assert!(call.await.unwrap().is_err());
+    let text = only_text(running.call(json!({})).await.unwrap());
+    let expected = json!({"jsonrpc": "2.0", "method": "tool/cancel", "params": {"callId": "c0"}});
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
+    running.supervisor.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_silent_tool_times_out() {
+    let mut host = Host::new();
+    host.limits.tool_idle = Duration::from_millis(200);
+    let running = host.start("hello(tools=TOOL)\nread()\nread()\ntime.sleep(1000)\n").await;
+    let error = running.call(json!({})).await.unwrap_err();
+    assert_eq!(json!(error.code), json!("TIMEOUT"));
+    assert_eq!(error.message, "p: the tool neither answered nor showed progress for 200 ms");
+    running.supervisor.shutdown().await;
+}
