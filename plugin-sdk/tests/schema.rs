@@ -17,7 +17,7 @@ fn hold(name: &str, generated: &Value) {
     let path = committed(name);
     let text = schema::to_text(generated);
     if std::env::var_os("BINGO_UPDATE_SCHEMA").is_some() {
-        std::fs::write(&path, &text).unwrap();
+        std::fs::write(&path, &text).expect("the schema folder can be written");
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(found == text, "schema/{name} differs from the types; update it with\n  {UPDATE}");

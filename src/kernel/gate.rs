@@ -10,7 +10,7 @@ use bingo_plugin_sdk::interaction::{Answer, AnswerSpec, InteractionKind};
 use serde_json::{Value, json};
 
 /// The key under which the policy describes itself in a session's `ConfigView`.
-pub const POLICY_ID: &str = "bingo.permissions";
+pub(super) const POLICY_ID: &str = "bingo.permissions";
 
 /// How much is allowed without asking (kernel rules 8.5.26 and 28).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl FromStr for Rule {
 
 /// What the policy says of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stance {
+pub(super) enum Stance {
     Allow,
     Deny {
         reason: String,
@@ -94,7 +94,7 @@ pub enum Stance {
 
 /// The policy of one session.
 #[derive(Debug, Clone, Default)]
-pub struct Policy {
+pub(super) struct Policy {
     pub mode: PermissionMode,
     /// Rules of the settings and the command line.
     pub allowed: Vec<Rule>,
@@ -103,12 +103,12 @@ pub struct Policy {
 
 impl Policy {
     /// Returns a policy without session rules.
-    pub fn new(mode: PermissionMode, allowed: Vec<Rule>) -> Self {
+    pub(super) fn new(mode: PermissionMode, allowed: Vec<Rule>) -> Self {
         Self { mode, allowed, session: Vec::new() }
     }
 
     /// Says what shall become of a call of this tool (kernel rule 8.5.27).
-    pub fn stance(&self, tool: &str) -> Stance {
+    pub(super) fn stance(&self, tool: &str) -> Stance {
         if self.mode == PermissionMode::BypassPermissions {
             return Stance::Allow;
         }
@@ -127,7 +127,7 @@ impl Policy {
     }
 
     /// Allows what `scope` names until the session ends.
-    pub fn allow_for_session(&mut self, scope: &str) {
+    pub(super) fn allow_for_session(&mut self, scope: &str) {
         let rule = Rule(scope.to_owned());
         if !self.session.contains(&rule) {
             self.session.push(rule);
@@ -135,14 +135,14 @@ impl Policy {
     }
 
     /// Returns what a frontend may show of the policy.
-    pub fn view(&self) -> Value {
+    pub(super) fn view(&self) -> Value {
         let session: Vec<&str> = self.session.iter().map(|rule| rule.0.as_str()).collect();
         json!({ "mode": self.mode.to_string(), "sessionRules": session })
     }
 }
 
 /// Returns the question about a call: its kind and the answers it takes (kernel rule 4.3.26).
-pub fn question(tool: &str, input: &Value, scope: &str) -> (InteractionKind, Vec<AnswerSpec>) {
+pub(super) fn question(tool: &str, input: &Value, scope: &str) -> (InteractionKind, Vec<AnswerSpec>) {
     let text = format!("{tool} {input}");
     let summary: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(120).collect();
     let kind = InteractionKind::Permission {
@@ -158,7 +158,11 @@ pub fn question(tool: &str, input: &Value, scope: &str) -> (InteractionKind, Vec
 ///
 /// # Errors
 /// In words, when the kind is not accepted, a chosen option does not exist, or the scope is not the offered one.
-pub fn check_answer(kind: &InteractionKind, accepted: &[AnswerSpec], answer: &Answer) -> Result<(), String> {
+pub(super) fn check_answer(
+    kind: &InteractionKind,
+    accepted: &[AnswerSpec],
+    answer: &Answer,
+) -> Result<(), String> {
     if !accepted.contains(&answer.spec()) {
         let words: Vec<String> = accepted.iter().map(|spec| json!(spec).to_string()).collect();
         return Err(format!("this question takes {}", words.join(", ")));

@@ -241,7 +241,9 @@ impl Publisher {
                 }
             }
             Entry::Read(reply) => drop(reply.send(self.state.clone())),
-            Entry::Flush(reply) => drop(reply.send(())),
+            Entry::Flush(reply) => {
+                let _ = reply.send(());
+            }
             Entry::End => return true,
         }
         false

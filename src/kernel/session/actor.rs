@@ -231,7 +231,7 @@ impl Actor {
             TurnMessage::Gate(call, reply) => self.gate(&call, reply),
             TurnMessage::Barrier(reply) => {
                 self.absorb();
-                drop(reply.send(()));
+                let _ = reply.send(());
             }
         }
     }

@@ -7,7 +7,6 @@ mod actor;
 mod segment;
 mod writes;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bingo_plugin_sdk::event::{CloseReason, ErrorCode, KernelError};
@@ -55,7 +54,6 @@ pub(super) struct AnswerWrite {
 #[derive(Clone)]
 pub(super) struct SessionHandle {
     pub(super) id: SessionId,
-    pub(super) cwd: PathBuf,
     writes: mpsc::Sender<Write>,
     outbox: Outbox,
     /// The published summary, as it changes; closed when the session ended.
@@ -130,11 +128,10 @@ impl SessionHandle {
 pub(super) fn spawn(parts: Arc<KernelParts>, begin: Begin, store: Store) -> SessionHandle {
     let (writes, write_queue) = mpsc::channel(MAX_WRITES);
     let id = begin.state.summary.id.clone();
-    let cwd = PathBuf::from(&begin.state.summary.cwd);
     let (outbox, publisher) = Outbox::new(store, begin.state.clone());
     let summary = publisher.summary();
     tokio::spawn(publisher.run());
     let actor = actor::Actor::new(parts, begin, outbox.clone());
     tokio::spawn(actor.run(write_queue));
-    SessionHandle { id, cwd, writes, outbox, summary }
+    SessionHandle { id, writes, outbox, summary }
 }

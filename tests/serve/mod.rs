@@ -1,0 +1,3 @@
+//! `bingo serve --stdio`, driven as a frontend drives it.
+
+mod conversation;
