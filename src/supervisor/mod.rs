@@ -29,8 +29,8 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-pub use self::connection::{CallError, CallFailure, Connection, Peer, Sent};
-pub(crate) use self::connection::{PendingCall, StreamRoute, ToolRoute, Unread};
+pub use self::connection::{CallError, CallFailure, Connection, Sent};
+pub(crate) use self::connection::{Peer, PendingCall, StreamRoute, ToolRoute, Unread};
 use self::discovery::PluginSource;
 use self::generation::{Process, StartError};
 use self::limits::Limits;
