@@ -1,7 +1,5 @@
 //! Real processes under the real guard: what a plugin may do wrong, and that nothing of it is left.
 
-#![expect(clippy::unwrap_used, reason = "the helpers of tests fail by panicking, as tests do")]
-
 mod host;
 
 use std::path::Path;
@@ -347,6 +345,7 @@ async fn a_cancelled_call_is_told_and_its_late_answer_is_dropped() {
             r#"
 hello(tools=TOOL)
 first = read()
+note_pid("got", os.getpid())
 cancel = read()
 text(first, "too late")
 text(read(), json.dumps(cancel))
@@ -359,8 +358,8 @@ read()
     let context = context(snapshot);
     let cancel = context.cancel.clone();
     let call = tokio::spawn(tool.call(context, "c0".to_owned(), json!({}), Arc::new(|_| {})));
-    // It must be sent first: a call that waits in the queue is taken back without a word.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // It must be there first: a call that waits in the queue is taken back without a word.
+    running.pid("got").await;
     cancel.cancel();
     assert!(call.await.unwrap().is_err());
     let text = only_text(running.call(json!({})).await.unwrap());

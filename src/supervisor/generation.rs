@@ -16,6 +16,8 @@ use super::process::{Program, ProgramError};
 /// Why a plugin did not become ready.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
+    #[error("{reason}")]
+    Config { reason: String },
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
