@@ -1,191 +1,14 @@
 //! Real processes under the real guard: what a plugin may do wrong, and that nothing of it is left.
 
-#![expect(clippy::unwrap_used, reason = "the helpers of tests fail by panicking, as tests do")]
+mod host;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bingo::bridge::PluginOffers;
-use bingo::ports::{CallContext, Notice, Notices, Offers, Snapshot};
-use bingo::supervisor::discovery::{self, PluginSource};
-use bingo::supervisor::limits::Limits;
-use bingo::supervisor::{PluginOptions, Supervisor, SupervisorConfig};
-use bingo_plugin_sdk::event::KernelError;
-use bingo_plugin_sdk::ids::{SessionId, TurnId};
-use bingo_plugin_sdk::item::{ContentPart, ToolOutput};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
-/// What every plugin of these tests begins with.
-const PRELUDE: &str = r#"
-import json, os, signal, subprocess, sys, time
-def send(message):
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-def read():
-    line = sys.stdin.readline()
-    if not line:
-        sys.exit(0)
-    return json.loads(line)
-def reply(message, result):
-    send({"jsonrpc": "2.0", "id": message["id"], "result": result})
-def text(message, text):
-    reply(message, {"output": {"parts": [{"type": "text", "text": text}]}})
-def hello(**declared):
-    message = read()
-    reply(message, {"protocol": 5, "name": "p", "version": "1.2", **declared})
-    return message
-def note_pid(name, pid):
-    with open(name + ".tmp", "w") as file:
-        file.write(str(pid))
-    os.rename(name + ".tmp", name)
-TOOL = [{"name": "t", "description": "d", "inputSchema": {}, "meta": {"own": 1}}]
-"#;
-
-/// How long anything here may take before the test fails.
-const LIMIT: Duration = Duration::from_secs(20);
-
-#[derive(Default)]
-struct Heard(Mutex<Vec<Notice>>);
-
-impl Notices for Heard {
-    fn post(&self, notice: Notice) {
-        self.0.lock().unwrap().push(notice);
-    }
-}
-
-impl Heard {
-    /// Waits for a notice of this code and returns its text.
-    async fn wait(&self, code: &str) -> String {
-        let found = || self.0.lock().unwrap().iter().find(|notice| notice.code == code).cloned();
-        wait_for(&format!("notice {code}, heard {:?}", self.0.lock().unwrap()), || found().is_some()).await;
-        found().unwrap().text
-    }
-}
-
-async fn wait_for(what: &str, mut state: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !state() {
-        assert!(Instant::now() < deadline, "still waiting for: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-struct Host {
-    folder: Arc<tempfile::TempDir>,
-    limits: Limits,
-    config: Value,
-}
-
-struct Running {
-    supervisor: Arc<Supervisor>,
-    offers: PluginOffers,
-    heard: Arc<Heard>,
-    root: PathBuf,
-    data_dir: PathBuf,
-    /// Kept until the plugin is gone.
-    _folder: Arc<tempfile::TempDir>,
-}
-
-impl Host {
-    fn new() -> Self {
-        let limits = Limits {
-            stop_close: Duration::from_millis(200),
-            stop_term: Duration::from_millis(300),
-            ..Limits::default()
-        };
-        Self { folder: Arc::new(tempfile::tempdir().unwrap()), limits, config: Value::Null }
-    }
-
-    fn root(&self) -> PathBuf {
-        self.folder.path().join("p")
-    }
-
-    fn source(&self, script: &str) -> PluginSource {
-        let root = self.root();
-        std::fs::create_dir_all(&root).unwrap();
-        std::fs::write(root.join("main.py"), format!("{PRELUDE}\n{script}")).unwrap();
-        let manifest = json!({
-            "name": "p", "version": "1",
-            "entry": {"command": "python3", "args": ["${PLUGIN_ROOT}/main.py"], "env": {"ROOT": "${PLUGIN_ROOT}"}},
-        });
-        std::fs::write(root.join("plugin.json"), manifest.to_string()).unwrap();
-        discovery::load(&root).unwrap()
-    }
-
-    /// Starts one plugin and waits until it is ready or refused.
-    async fn start(&self, script: &str) -> Running {
-        let running = self.start_unsettled(self.source(script));
-        tokio::time::timeout(LIMIT, running.offers.settled()).await.expect("the start has a deadline");
-        running
-    }
-
-    fn start_unsettled(&self, source: PluginSource) -> Running {
-        let heard = Arc::new(Heard::default());
-        let options = PluginOptions { timeouts: self.limits.clone(), ..PluginOptions::default() };
-        let data_dir = self.folder.path().join("data");
-        let root = source.root.clone();
-        let supervisor = Arc::new(Supervisor::start(SupervisorConfig {
-            binary: env!("CARGO_BIN_EXE_bingo").into(),
-            home: "/home/someone".into(),
-            config_dir: self.folder.path().into(),
-            data_dir: data_dir.clone(),
-            sources: vec![source],
-            config: BTreeMap::from([("p".to_owned(), self.config.clone())]),
-            options: BTreeMap::from([("p".to_owned(), options)]),
-            notices: heard.clone(),
-        }));
-        let offers = PluginOffers::new(Arc::clone(&supervisor), heard.clone());
-        Running { supervisor, offers, heard, root, data_dir, _folder: Arc::clone(&self.folder) }
-    }
-}
-
-impl Running {
-    fn snapshot(&self) -> Arc<Snapshot> {
-        self.offers.snapshot()
-    }
-
-    /// Calls the plugin's one tool.
-    async fn call(&self, input: Value) -> Result<ToolOutput, KernelError> {
-        let snapshot = self.snapshot();
-        let tool = Arc::clone(snapshot.tools.first().expect("a ready plugin offers its tool"));
-        let context = context(snapshot);
-        tokio::time::timeout(LIMIT, tool.call(context, "c1".to_owned(), input, Arc::new(|_| {})))
-            .await
-            .expect("nothing hangs")
-    }
-
-    async fn pid(&self, name: &str) -> i32 {
-        let path = self.root.join(name);
-        wait_for(&format!("{}", path.display()), || path.exists()).await;
-        std::fs::read_to_string(path).unwrap().parse().unwrap()
-    }
-}
-
-fn context(snapshot: Arc<Snapshot>) -> CallContext {
-    CallContext {
-        snapshot,
-        session: SessionId::mint(),
-        turn: Some(TurnId::mint()),
-        cwd: "/tmp".into(),
-        cancel: CancellationToken::new(),
-    }
-}
-
-fn only_text(output: ToolOutput) -> String {
-    match &output.parts[..] {
-        [ContentPart::Text { text }] => text.clone(),
-        other => panic!("one text was expected, got {other:?}"),
-    }
-}
-
-/// Says whether a process is there and not only waits to be reaped.
-fn lives(pid: i32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.trim_start().starts_with('Z'))
-}
+use host::{Host, context, lives, only_text, wait_for};
 
 #[tokio::test]
 async fn a_tool_is_called_and_its_process_knows_where_it_is() {
@@ -522,6 +345,7 @@ async fn a_cancelled_call_is_told_and_its_late_answer_is_dropped() {
             r#"
 hello(tools=TOOL)
 first = read()
+note_pid("got", os.getpid())
 cancel = read()
 text(first, "too late")
 text(read(), json.dumps(cancel))
@@ -534,8 +358,8 @@ read()
     let context = context(snapshot);
     let cancel = context.cancel.clone();
     let call = tokio::spawn(tool.call(context, "c0".to_owned(), json!({}), Arc::new(|_| {})));
-    // It must be sent first: a call that waits in the queue is taken back without a word.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // It must be there first: a call that waits in the queue is taken back without a word.
+    running.pid("got").await;
     cancel.cancel();
     assert!(call.await.unwrap().is_err());
     let text = only_text(running.call(json!({})).await.unwrap());

@@ -1,1 +1,213 @@
+//! Bridges over a pair in memory: the test is the plugin.
 
+use std::time::Duration;
+
+use bingo_plugin_sdk::handshake::{InitializeResult, ProviderSpec};
+use bingo_plugin_sdk::ids::{PluginName, SessionId, TurnId};
+use bingo_plugin_sdk::manifest::Manifest;
+use bingo_plugin_sdk::provider::{ModelEvent, ModelRequest, ProviderError};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::ports::{CallContext, ModelStream};
+use crate::supervisor::limits::Limits;
+use crate::supervisor::testing::{self, Heard};
+
+struct Plugin {
+    lines: tokio::io::Lines<BufReader<ReadHalf<DuplexStream>>>,
+    writer: WriteHalf<DuplexStream>,
+    wire: testing::Wire,
+}
+
+impl Plugin {
+    fn new() -> Self {
+        let mut wire = testing::wire("p", Limits::default(), Arc::new(Heard::default()));
+        let (reader, writer) = tokio::io::split(wire.far.take().unwrap());
+        Self { lines: BufReader::new(reader).lines(), writer, wire }
+    }
+
+    async fn hear(&mut self) -> Value {
+        serde_json::from_str(&self.lines.next_line().await.unwrap().unwrap()).unwrap()
+    }
+
+    async fn say(&mut self, message: Value) {
+        self.writer.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+    }
+
+    async fn delta(&mut self, event: Value) {
+        let params = json!({"call": "call-1", "event": event});
+        self.say(json!({"jsonrpc": "2.0", "method": "provider/delta", "params": params})).await;
+    }
+
+    fn stream(&self, cancel: &CancellationToken) -> Box<dyn ModelStream> {
+        let spec = ProviderSpec {
+            id: "m".to_owned(),
+            family: None,
+            models: Vec::new(),
+            endpoint: Default::default(),
+        };
+        let context = CallContext {
+            snapshot: Arc::default(),
+            session: SessionId::mint(),
+            turn: Some(TurnId::mint()),
+            cwd: "/".into(),
+            cancel: cancel.clone(),
+        };
+        let request = ModelRequest {
+            model: "x".to_owned(),
+            max_tokens: 1,
+            system: Vec::new(),
+            messages: Vec::new(),
+            tools: Vec::new(),
+            reasoning: None,
+            provider_options: Default::default(),
+        };
+        provider::PluginProvider::new(self.wire.connection.clone(), spec).stream(context, request)
+    }
+}
+
+async fn end(stream: &mut Box<dyn ModelStream>) -> Option<ProviderError> {
+    let mut error = None;
+    while let Some(next) = stream.next().await {
+        assert!(error.is_none(), "an error is the last word");
+        error = next.err();
+    }
+    error
+}
+
+#[tokio::test]
+async fn every_event_written_before_the_response_comes_out_before_the_end() {
+    let mut plugin = Plugin::new();
+    let mut stream = plugin.stream(&CancellationToken::new());
+    let request = plugin.hear().await;
+    assert_eq!(
+        (&request["id"], &request["params"]["call"], &request["params"]["id"]),
+        (&json!(2), &json!("call-1"), &json!("m"))
+    );
+    plugin.delta(json!({"type": "textStart", "id": "b"})).await;
+    for _ in 0..500 {
+        plugin.delta(json!({"type": "textDelta", "id": "b", "delta": "x"})).await;
+    }
+    plugin.say(json!({"jsonrpc": "2.0", "id": 2, "result": {}})).await;
+    let mut text = String::new();
+    while let Some(event) = stream.next().await {
+        if let ModelEvent::TextDelta { delta, .. } = event.unwrap() {
+            text.push_str(&delta);
+        }
+    }
+    assert_eq!(text.len(), 500);
+    drop(stream);
+    // A clean close needs no cancel: the next thing heard is the next request.
+    let _next = plugin.stream(&CancellationToken::new());
+    assert_eq!(plugin.hear().await["method"], "provider/stream");
+}
+
+#[tokio::test]
+async fn the_plugins_own_error_is_passed_on() {
+    let mut plugin = Plugin::new();
+    let mut stream = plugin.stream(&CancellationToken::new());
+    plugin.say(json!({"jsonrpc": "2.0", "id": 2, "result": {"error": {"kind": "rateLimited", "retryAfterMs": 5}}})).await;
+    assert_eq!(end(&mut stream).await, Some(ProviderError::RateLimited { retry_after_ms: Some(5) }));
+}
+
+#[tokio::test]
+async fn a_bad_delta_fails_its_stream_with_its_pointer() {
+    let mut plugin = Plugin::new();
+    let mut stream = plugin.stream(&CancellationToken::new());
+    plugin.hear().await;
+    plugin.delta(json!({"type": "textStart", "id": "b"})).await;
+    plugin.delta(json!({"type": "textDelta", "id": "b"})).await;
+    assert!(matches!(stream.next().await, Some(Ok(ModelEvent::TextStart { .. }))));
+    let message = "p: provider/delta params at /event/delta: expected string, got nothing".to_owned();
+    assert_eq!(end(&mut stream).await, Some(ProviderError::Stream { message }));
+    let cancel = plugin.hear().await;
+    assert_eq!((&cancel["method"], &cancel["params"]["call"]), (&json!("provider/cancel"), &json!("call-1")));
+}
+
+#[tokio::test]
+async fn refusals_are_stream_errors_and_deaths_are_the_transports() {
+    let mut plugin = Plugin::new();
+    let mut stream = plugin.stream(&CancellationToken::new());
+    plugin.say(json!({"jsonrpc": "2.0", "id": 2, "error": {"code": -32603, "message": "boom"}})).await;
+    let message = "p: boom (code -32603)".to_owned();
+    assert_eq!(end(&mut stream).await, Some(ProviderError::Stream { message }));
+    let mut stream = plugin.stream(&CancellationToken::new());
+    plugin.hear().await;
+    plugin.hear().await;
+    plugin.wire.connection.close(&"it is gone".into());
+    let message = "p: provider/stream failed (sent, no answer): it is gone".to_owned();
+    assert_eq!(end(&mut stream).await, Some(ProviderError::Transport { message }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_a_timeout_and_each_event_restarts_the_clock() {
+    let mut plugin = Plugin::new();
+    let mut stream = plugin.stream(&CancellationToken::new());
+    plugin.hear().await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    plugin.delta(json!({"type": "textStart", "id": "b"})).await;
+    assert!(stream.next().await.unwrap().is_ok());
+    let begun = tokio::time::Instant::now();
+    assert_eq!(end(&mut stream).await, Some(ProviderError::Timeout));
+    assert!(begun.elapsed() > Duration::from_secs(119));
+    assert_eq!(plugin.hear().await["method"], "provider/cancel");
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cancelled_or_dropped_is_told_to_the_plugin() {
+    let mut plugin = Plugin::new();
+    let cancel = CancellationToken::new();
+    let mut stream = plugin.stream(&cancel);
+    plugin.hear().await;
+    cancel.cancel();
+    assert_eq!(end(&mut stream).await, None);
+    assert_eq!(plugin.hear().await["method"], "provider/cancel");
+    let stream = plugin.stream(&CancellationToken::new());
+    plugin.hear().await;
+    drop(stream);
+    assert_eq!(plugin.hear().await["params"]["call"], "call-3");
+}
+
+#[tokio::test]
+async fn the_first_of_a_name_is_offered_and_the_others_are_told() {
+    let entry = |name: &str| {
+        let wire = testing::wire(name, Limits::default(), Arc::new(Heard::default()));
+        let declared: InitializeResult = serde_json::from_value(json!({
+            "protocol": 5, "name": name, "version": "2",
+            "tools": [{"name": "t", "description": "one", "inputSchema": {}}, {"name": "t", "description": "two", "inputSchema": {}}],
+            "commands": [{"name": "c", "hint": name, "args": {"kind": "none"}, "family": "f"}],
+            "providers": [{"id": "m"}],
+        }))
+        .unwrap();
+        let entry = json!({"name": name, "version": "1", "entry": {"command": "x"}});
+        PluginEntry {
+            name: PluginName::parse(name).unwrap(),
+            manifest: Arc::new(serde_json::from_value::<Manifest>(entry).unwrap()),
+            state: PluginState::Ready(Arc::new(ReadyPlugin { connection: wire.connection, declared })),
+        }
+    };
+    let mut broken = entry("z");
+    broken.state = PluginState::Unavailable { reason: "it is broken".into() };
+    let table = PluginTable { number: 4, plugins: vec![entry("b"), entry("a"), broken] };
+    let (snapshot, clashes) = build(&table);
+    let names: Vec<&str> = snapshot.tools.iter().map(|tool| tool.spec().name.as_str()).collect();
+    assert_eq!(names, ["plugin__b__t", "plugin__a__t"]);
+    assert_eq!(snapshot.tools[0].spec().description, "one");
+    assert_eq!((snapshot.number, snapshot.commands.len(), snapshot.providers.len()), (4, 1, 1));
+    assert_eq!(snapshot.commands[0].spec().hint, "b");
+    let told: Vec<String> = clashes.iter().map(|clash| format!("{} {}", clash.code, clash.text)).collect();
+    assert_eq!(
+        told,
+        [
+            "TOOL_SHADOWED b: its tool `plugin__b__t` is not used: the name was taken before",
+            "TOOL_SHADOWED a: its tool `plugin__a__t` is not used: the name was taken before",
+            "COMMAND_TAKEN a: its command `c` is not used: the name was taken before",
+            "PROVIDER_TAKEN a: its provider `m` is not used: the name was taken before",
+        ]
+    );
+    let reports: Vec<_> =
+        snapshot.plugins.iter().map(|plugin| (plugin.version.as_str(), plugin.reason.as_deref())).collect();
+    assert_eq!(reports, [("2", None), ("2", None), ("1", Some("it is broken"))]);
+}

@@ -19,6 +19,13 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// Returns what jsonschema itself says, for keywords that the walk does not know.
+    pub(super) fn foreign(error: &jsonschema::ValidationError<'_>, value: &Value) -> Self {
+        let pointer = error.instance_path().to_string();
+        let got = value.pointer(&pointer).map_or("nothing".to_owned(), clip);
+        Self { pointer, expected: format!("a value that fits the schema ({error})"), got }
+    }
+
     pub(super) fn into_fault(self, method: &str, part: Option<Part>) -> Fault {
         let Self { pointer, expected, got } = self;
         Fault { method: method.to_owned(), part, pointer, expected, got }

@@ -154,17 +154,33 @@ impl Validators {
         if validator.is_valid(value) {
             return Ok(());
         }
-        Err(fault::find(&self.document, &check.schema, value).unwrap_or_else(|| {
-            let error = validator.validate(value).err();
-            fault::Found {
-                pointer: error.as_ref().map(|error| error.instance_path().to_string()).unwrap_or_default(),
-                expected: error.map_or("what the schema says".to_owned(), |error| {
-                    format!("a value that fits ({error})")
-                }),
-                got: fault::clip(value),
-            }
-        }))
+        let found = fault::find(&self.document, &check.schema, value);
+        match (found, validator.validate(value)) {
+            (Some(found), _) => Err(found),
+            (None, Err(error)) => Err(fault::Found::foreign(&error, value)),
+            (None, Ok(())) => Ok(()),
+        }
     }
+}
+
+/// Checks a plugin's settings against the schema in its manifest. No settings (null) count as empty ones.
+///
+/// # Errors
+/// The fault in words, or that the schema itself is none.
+pub fn check_config(plugin: &str, schema: &Value, config: &Value) -> Result<(), String> {
+    let validator = jsonschema::validator_for(schema)
+        .map_err(|error| format!("`config` in its plugin.json is no JSON Schema: {error}"))?;
+    let empty = Value::Object(Map::new());
+    if validator.is_valid(config) || (config.is_null() && validator.is_valid(&empty)) {
+        return Ok(());
+    }
+    let config = if config.is_null() { &empty } else { config };
+    let found = fault::find(schema, schema, config).or_else(|| {
+        let error = validator.validate(config).err()?;
+        Some(fault::Found::foreign(&error, config))
+    });
+    let name = format!("the settings plugins.{plugin}");
+    Err(found.map_or(format!("{name} do not fit"), |found| found.into_fault(&name, None).to_string()))
 }
 
 fn unknown(subject: &Subject) -> fault::Found {
@@ -327,6 +343,25 @@ mod tests {
             text("tool/progress", Part::Params, Value::Null),
             "tool/progress params at /callId: expected string, got nothing"
         );
+    }
+
+    #[test]
+    fn settings_are_checked_by_the_plugins_own_schema() {
+        let schema = json!({
+            "type": "object", "required": ["key"], "additionalProperties": false,
+            "properties": {"key": {"type": "string", "pattern": "^a"}},
+        });
+        check_config("p", &schema, &json!({"key": "abc"})).unwrap();
+        check_config("p", &json!({}), &Value::Null).unwrap();
+        let error = |config: Value| check_config("p", &schema, &config).unwrap_err();
+        assert_eq!(error(Value::Null), "the settings plugins.p at /key: expected string, got nothing");
+        assert_eq!(error(json!({"key": 1})), "the settings plugins.p at /key: expected string, got 1");
+        assert_eq!(
+            error(json!({"key": "a", "x": 1})),
+            "the settings plugins.p at /x: expected nothing, got 1"
+        );
+        assert!(error(json!({"key": "b"})).starts_with("the settings plugins.p at /key: expected"));
+        assert!(check_config("p", &json!({"type": 7}), &json!(1)).unwrap_err().contains("no JSON Schema"));
     }
 
     #[test]

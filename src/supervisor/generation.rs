@@ -16,6 +16,8 @@ use super::process::{Program, ProgramError};
 /// Why a plugin did not become ready.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
+    #[error("{reason}")]
+    Config { reason: String },
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
@@ -77,13 +79,14 @@ impl Process {
         }
     }
 
-    /// Waits for the end of the process or of its output, whichever comes first, and a moment for the rest; returns why,
+    /// Waits for the end of the process, its output or its input, whichever comes first, and a moment for the rest; returns why,
     /// in words. May be dropped and asked again until it has returned.
     pub(super) async fn death(&mut self) -> Arc<str> {
         let drain = self.connection.limits().drain;
         let mut exit = tokio::select! {
             exit = self.guarded.exit() => Some(exit),
             () = self.tasks.output_ended.cancelled() => None,
+            () = self.tasks.input_failed.cancelled() => None,
         };
         let rest = async {
             exit = Some(self.guarded.exit().await);
@@ -92,7 +95,8 @@ impl Process {
             self.stderr_ended.cancelled().await;
         };
         let _ = tokio::time::timeout(drain, rest).await;
-        let what = exit.as_ref().map_or("it closed its stdout".to_owned(), Exit::to_string);
+        let closed = if self.tasks.output_ended.is_cancelled() { "stdout" } else { "stdin" };
+        let what = exit.as_ref().map_or(format!("it closed its {closed}"), Exit::to_string);
         format!("{what}{}", self.tail.words()).into()
     }
 

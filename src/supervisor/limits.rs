@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 /// Limits and deadlines of one plugin. In settings, times are milliseconds and sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Limits {
     /// The longest line a plugin may write; a longer one is drained and fails its call.
     pub line: usize,

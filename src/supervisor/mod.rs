@@ -29,14 +29,15 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-pub use self::connection::{CallError, CallFailure, Connection, Peer, Sent};
-pub(crate) use self::connection::{PendingCall, StreamRoute, ToolRoute, Unread};
+pub use self::connection::{CallError, CallFailure, Connection, Sent};
+pub(crate) use self::connection::{Peer, PendingCall, StreamRoute, ToolRoute, Unread};
 use self::discovery::PluginSource;
 use self::generation::{Process, StartError};
 use self::limits::Limits;
 use self::process::{Passed, Program};
 pub use self::table::{PluginEntry, PluginState, PluginTable, ReadyPlugin};
 use crate::ports::{Notice, Notices};
+use crate::schema;
 
 /// What a supervisor works with.
 pub struct SupervisorConfig {
@@ -74,7 +75,8 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// Starts all plugins side by side, each in a task that lives as long as its process. Needs a tokio runtime.
-    pub fn start(config: SupervisorConfig) -> Self {
+    pub fn start(mut config: SupervisorConfig) -> Self {
+        drop_doubles(&mut config);
         let plugins = config.sources.iter().map(|source| PluginEntry {
             name: source.name.clone(),
             manifest: Arc::new(source.manifest.clone()),
@@ -117,6 +119,24 @@ impl Supervisor {
         self.stop.cancel();
         self.tasks.wait().await;
     }
+}
+
+/// Leaves the first source of each name.
+fn drop_doubles(config: &mut SupervisorConfig) {
+    let mut first: BTreeMap<PluginName, PathBuf> = BTreeMap::new();
+    let notices = Arc::clone(&config.notices);
+    config.sources.retain(|source| match first.get(&source.name) {
+        None => {
+            first.insert(source.name.clone(), source.root.clone());
+            true
+        }
+        Some(root) => {
+            let (name, root, other) = (&source.name, root.display(), source.root.display());
+            let text = format!("{name}: the plugin in {other} is not used, the one in {root} has the name");
+            notices.post(Notice { level: Level::Warn, code: "PLUGIN_SHADOWED", text });
+            false
+        }
+    });
 }
 
 /// What the tasks of a supervisor share.
@@ -162,6 +182,11 @@ impl Owner {
     }
 
     fn spawn(&self, source: &PluginSource, passed: &Passed, peer: Peer) -> Result<Process, StartError> {
+        if let Some(schema) = &source.manifest.config {
+            let config = self.config.config.get(source.name.as_str()).unwrap_or(&Value::Null);
+            schema::check_config(source.name.as_str(), schema, config)
+                .map_err(|reason| StartError::Config { reason })?;
+        }
         let program = Program::resolve(&source.manifest.entry, &source.root, passed)?;
         Ok(Process::spawn(&self.config.binary, &program, peer, &self.config.data_dir)?)
     }

@@ -1,7 +1,12 @@
 //! What the unit tests of several files use.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use bingo_plugin_sdk::ids::{Generation, PluginName};
+use tokio::io::DuplexStream;
+
+use super::connection::{Connection, Peer, Tasks};
+use super::limits::Limits;
 use crate::ports::{Notice, Notices};
 
 /// Keeps every notice.
@@ -18,4 +23,26 @@ impl Notices for Heard {
     fn post(&self, notice: Notice) {
         self.0.lock().unwrap().push(notice);
     }
+}
+
+/// A connection in memory; the far end is the plugin's.
+pub(crate) struct Wire {
+    pub(crate) connection: Connection,
+    pub(crate) tasks: Tasks,
+    /// The plugin's end, until it is taken.
+    pub(crate) far: Option<DuplexStream>,
+}
+
+/// Connects a plugin of this name; its pipe holds 1024 bytes.
+pub(crate) fn wire(name: &str, limits: Limits, notices: Arc<dyn Notices>) -> Wire {
+    let peer = Peer {
+        plugin: PluginName::parse(name).unwrap(),
+        generation: Generation(1),
+        limits: Arc::new(limits),
+        notices,
+    };
+    let (near, far) = tokio::io::duplex(1024);
+    let (reader, writer) = tokio::io::split(near);
+    let (connection, tasks) = Connection::open(peer, reader, writer);
+    Wire { connection, tasks, far: Some(far) }
 }

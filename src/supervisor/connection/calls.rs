@@ -189,7 +189,7 @@ impl Calls {
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         for Waiting { method, mark, reply } in waiting.into_values() {
-            let sent = mark.sent();
+            let sent = mark.give_up();
             let failure = CallFailure::Died { method, sent, reason: Arc::clone(reason) };
             // A caller that left is normal.
             let _ = reply.send(Err(self.error(sent, failure)));

@@ -37,11 +37,11 @@ use crate::schema::{self, Part};
 
 /// Who is at the other end, and what holds for it.
 #[derive(Clone)]
-pub struct Peer {
-    pub plugin: PluginName,
-    pub generation: Generation,
-    pub limits: Arc<Limits>,
-    pub notices: Arc<dyn Notices>,
+pub(crate) struct Peer {
+    pub(crate) plugin: PluginName,
+    pub(crate) generation: Generation,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) notices: Arc<dyn Notices>,
 }
 
 /// A handle on the connection; clones are the same connection.
@@ -65,6 +65,8 @@ pub(crate) struct Tasks {
     pub(crate) output_ended: CancellationToken,
     /// Owns the plugin's input: aborting it closes that.
     pub(crate) writer: AbortOnDropHandle<()>,
+    /// Cancelled when the plugin takes no more input.
+    pub(crate) input_failed: CancellationToken,
 }
 
 impl Connection {
@@ -87,10 +89,19 @@ impl Connection {
             reading.await;
             drop(told);
         });
+        let input_failed = CancellationToken::new();
+        let (failed, writing) = (input_failed.clone(), outbox::write(outbox, writer));
+        let writer = tokio::spawn(async move {
+            if let Err(error) = writing.await {
+                tracing::debug!(%error, "a plugin takes no more input");
+                failed.cancel();
+            }
+        });
         let tasks = Tasks {
             _reader: AbortOnDropHandle::new(reader),
             output_ended,
-            writer: AbortOnDropHandle::new(tokio::spawn(outbox::write(outbox, writer))),
+            writer: AbortOnDropHandle::new(writer),
+            input_failed,
         };
         (Self { shared }, tasks)
     }
@@ -234,20 +245,20 @@ impl<M: Method> PendingCall<M> {
 
     /// Returns the error of a call whose deadline passed.
     pub(crate) fn late(&self, after: Duration) -> CallError {
-        let sent = self.mark.sent();
+        let sent = self.mark.give_up();
         self.shared.calls.error(sent, CallFailure::Deadline { method: M::NAME, after, sent })
     }
 
     /// Takes the request back when it was not sent yet; returns whether it was, so that the plugin must be told.
     pub(crate) fn withdraw(self) -> bool {
-        !self.mark.abandon()
+        self.mark.give_up() != Sent::Never
     }
 }
 
 impl<M> Drop for PendingCall<M> {
     fn drop(&mut self) {
         self.shared.calls.remove(self.id);
-        self.mark.abandon();
+        self.mark.give_up();
     }
 }
 

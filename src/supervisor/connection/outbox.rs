@@ -25,18 +25,14 @@ impl Mark {
         self.leave_queue(Self::WRITTEN)
     }
 
-    /// Takes the message back. Returns false when it is too late.
-    pub(super) fn abandon(&self) -> bool {
-        self.leave_queue(Self::ABANDONED)
+    /// Takes the message back if it is not too late; returns how far it came. For the end of its call.
+    pub(super) fn give_up(&self) -> Sent {
+        self.leave_queue(Self::ABANDONED);
+        if self.0.load(Ordering::Acquire) == Self::WRITTEN { Sent::NoAnswer } else { Sent::Never }
     }
 
     fn leave_queue(&self, to: u8) -> bool {
         self.0.compare_exchange(Self::QUEUED, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
-    }
-
-    /// Returns how far it came while no answer is there.
-    pub(super) fn sent(&self) -> Sent {
-        if self.0.load(Ordering::Acquire) == Self::WRITTEN { Sent::NoAnswer } else { Sent::Never }
     }
 }
 
@@ -126,23 +122,19 @@ impl Outbox {
     }
 }
 
-/// Writes what is queued until the outbox is closed or the plugin takes no more.
+/// Writes what is queued until the outbox is closed.
 ///
-/// A failed write ends only the writing: the plugin's end is told by its exit or the end of its output, which know why.
-pub(super) async fn write(outbox: Arc<Outbox>, mut writer: impl AsyncWrite + Unpin) {
+/// # Errors
+/// When the plugin takes no more input.
+pub(super) async fn write(outbox: Arc<Outbox>, mut writer: impl AsyncWrite + Unpin) -> std::io::Result<()> {
     while let Some(mut line) = outbox.next().await {
         let bytes = line.len();
         line.push('\n');
-        let written = async {
-            writer.write_all(line.as_bytes()).await?;
-            writer.flush().await
-        };
-        if let Err(error) = written.await {
-            tracing::debug!(%error, "a plugin takes no more input");
-            return;
-        }
+        writer.write_all(line.as_bytes()).await?;
+        writer.flush().await?;
         outbox.written(bytes);
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -164,10 +156,9 @@ mod tests {
         let (kept, dropped) = (Arc::new(Mark::default()), Arc::new(Mark::default()));
         outbox.push("a".to_owned(), Some(Arc::clone(&dropped))).unwrap();
         outbox.push("b".to_owned(), Some(Arc::clone(&kept))).unwrap();
-        assert!(dropped.abandon());
+        assert_eq!(dropped.give_up(), Sent::Never);
         assert_eq!(outbox.next().await.as_deref(), Some("b"));
-        assert_eq!((kept.sent(), dropped.sent()), (Sent::NoAnswer, Sent::Never));
-        assert!(!kept.abandon());
+        assert_eq!((kept.give_up(), dropped.give_up()), (Sent::NoAnswer, Sent::Never));
         outbox.written(1);
         assert_eq!(outbox.state.lock().unwrap().bytes, 0);
     }

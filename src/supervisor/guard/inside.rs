@@ -9,7 +9,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use nix::sys::prctl;
-use nix::sys::signal::{Signal, raise};
+use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{self, Pid};
 
@@ -75,8 +75,15 @@ fn guard(args: Args<'_>) -> io::Result<Status> {
     };
     let _ = writeln!(report, "started {plugin}");
     let stopper = Arc::new(Stopper { grace: args.grace, once: Once::new() });
-    let watched = Arc::clone(&stopper);
-    std::thread::spawn(move || watch(lifeline, &watched));
+    // After the plugin was started, which must not inherit this, and before the threads, which must.
+    wishes_to_stop().thread_block()?;
+    let (at_end, at_signal) = (Arc::clone(&stopper), Arc::clone(&stopper));
+    std::thread::spawn(move || watch(lifeline, &at_end));
+    std::thread::spawn(move || {
+        if wishes_to_stop().wait().is_ok() {
+            at_signal.stop();
+        }
+    });
     // The pipes must end with the plugin, so the guard gives its own ends away.
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     unistd::dup2_stdin(&null)?;
@@ -113,6 +120,11 @@ impl Stopper {
         };
         self.once.call_once(|| tree::stop(self.grace, descendants));
     }
+}
+
+/// Returns the signals that ask a guard to end. It ends when its plugin has, and not without it.
+fn wishes_to_stop() -> SigSet {
+    SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT])
 }
 
 /// Waits for the lifeline's end or a byte on it, then stops the plugin.
@@ -156,6 +168,7 @@ fn end_like(status: Status) -> ExitCode {
         Status::Signaled(signal) => {
             // The plugin has dumped its core where that is wanted; a second one, of the guard, helps nobody.
             let _ = prctl::set_dumpable(false);
+            let _ = wishes_to_stop().thread_unblock();
             let _ = raise(signal);
             // Still here: the signal is one that this process ignores.
             ExitCode::from((128 + signal as i32) as u8)

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How often the tree is looked at while it is being stopped.
-const PAUSE: Duration = Duration::from_millis(10);
+/// How soon the tree is looked at again while it is being stopped: most trees end at once, and each look reads all of
+/// `/proc`.
+const PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// A process as `/proc/PID/stat` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,7 @@ pub(super) fn living(processes: &[Process], roots: &[i32]) -> Vec<i32> {
 pub(super) fn stop(grace: Duration, mut find: impl FnMut() -> Vec<i32>) {
     let deadline = Instant::now() + grace;
     let mut told = HashSet::new();
+    let mut pause = PAUSE;
     loop {
         let tree = find();
         if tree.is_empty() {
@@ -72,7 +75,8 @@ pub(super) fn stop(grace: Duration, mut find: impl FnMut() -> Vec<i32>) {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
             }
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

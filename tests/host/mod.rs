@@ -1,0 +1,189 @@
+//! A host around one plugin written in a few lines of Python, for the tests that run real processes.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![expect(clippy::unwrap_used, reason = "the helpers of tests fail by panicking, as tests do")]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bingo::bridge::PluginOffers;
+use bingo::ports::{CallContext, Notice, Notices, Offers, Snapshot};
+use bingo::supervisor::discovery::{self, PluginSource};
+use bingo::supervisor::limits::Limits;
+use bingo::supervisor::{PluginOptions, Supervisor, SupervisorConfig};
+use bingo_plugin_sdk::event::KernelError;
+use bingo_plugin_sdk::ids::{SessionId, TurnId};
+use bingo_plugin_sdk::item::{ContentPart, ToolOutput};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+/// What every plugin of these tests begins with.
+const PRELUDE: &str = r#"
+import json, os, signal, subprocess, sys, time
+def send(message):
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+def read():
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(0)
+    return json.loads(line)
+def reply(message, result):
+    send({"jsonrpc": "2.0", "id": message["id"], "result": result})
+def text(message, text):
+    reply(message, {"output": {"parts": [{"type": "text", "text": text}]}})
+def hello(**declared):
+    message = read()
+    reply(message, {"protocol": 5, "name": "p", "version": "1.2", **declared})
+    return message
+def note_pid(name, pid):
+    with open(name + ".tmp", "w") as file:
+        file.write(str(pid))
+    os.rename(name + ".tmp", name)
+TOOL = [{"name": "t", "description": "d", "inputSchema": {}, "meta": {"own": 1}}]
+"#;
+
+/// How long anything here may take before the test fails.
+const LIMIT: Duration = Duration::from_secs(20);
+
+#[derive(Default)]
+pub(crate) struct Heard(pub(crate) Mutex<Vec<Notice>>);
+
+impl Notices for Heard {
+    fn post(&self, notice: Notice) {
+        self.0.lock().unwrap().push(notice);
+    }
+}
+
+impl Heard {
+    /// Waits for a notice of this code and returns its text.
+    pub(crate) async fn wait(&self, code: &str) -> String {
+        let found = || self.0.lock().unwrap().iter().find(|notice| notice.code == code).cloned();
+        wait_for(&format!("notice {code}, heard {:?}", self.0.lock().unwrap()), || found().is_some()).await;
+        found().unwrap().text
+    }
+}
+
+pub(crate) async fn wait_for(what: &str, mut state: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !state() {
+        assert!(Instant::now() < deadline, "still waiting for: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub(crate) struct Host {
+    pub(crate) folder: Arc<tempfile::TempDir>,
+    pub(crate) limits: Limits,
+    pub(crate) config: Value,
+}
+
+pub(crate) struct Running {
+    pub(crate) supervisor: Arc<Supervisor>,
+    pub(crate) offers: PluginOffers,
+    pub(crate) heard: Arc<Heard>,
+    pub(crate) root: PathBuf,
+    pub(crate) data_dir: PathBuf,
+    /// Kept until the plugin is gone.
+    _folder: Arc<tempfile::TempDir>,
+}
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        let limits = Limits {
+            stop_close: Duration::from_millis(200),
+            stop_term: Duration::from_millis(300),
+            ..Limits::default()
+        };
+        Self { folder: Arc::new(tempfile::tempdir().unwrap()), limits, config: Value::Null }
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.folder.path().join("p")
+    }
+
+    pub(crate) fn source(&self, script: &str) -> PluginSource {
+        let root = self.root();
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::write(root.join("main.py"), format!("{PRELUDE}\n{script}")).unwrap();
+        let manifest = json!({
+            "name": "p", "version": "1",
+            "entry": {"command": "python3", "args": ["${PLUGIN_ROOT}/main.py"], "env": {"ROOT": "${PLUGIN_ROOT}"}},
+        });
+        std::fs::write(root.join("plugin.json"), manifest.to_string()).unwrap();
+        discovery::load(&root).unwrap()
+    }
+
+    /// Starts one plugin and waits until it is ready or refused.
+    pub(crate) async fn start(&self, script: &str) -> Running {
+        let running = self.start_unsettled(self.source(script));
+        tokio::time::timeout(LIMIT, running.offers.settled()).await.expect("the start has a deadline");
+        running
+    }
+
+    pub(crate) fn start_unsettled(&self, source: PluginSource) -> Running {
+        let heard = Arc::new(Heard::default());
+        let options = PluginOptions { timeouts: self.limits.clone(), ..PluginOptions::default() };
+        let data_dir = self.folder.path().join("data");
+        let root = source.root.clone();
+        let supervisor = Arc::new(Supervisor::start(SupervisorConfig {
+            binary: env!("CARGO_BIN_EXE_bingo").into(),
+            home: "/home/someone".into(),
+            config_dir: self.folder.path().into(),
+            data_dir: data_dir.clone(),
+            sources: vec![source],
+            config: BTreeMap::from([("p".to_owned(), self.config.clone())]),
+            options: BTreeMap::from([("p".to_owned(), options)]),
+            notices: heard.clone(),
+        }));
+        let offers = PluginOffers::new(Arc::clone(&supervisor), heard.clone());
+        Running { supervisor, offers, heard, root, data_dir, _folder: Arc::clone(&self.folder) }
+    }
+}
+
+impl Running {
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        self.offers.snapshot()
+    }
+
+    /// Calls the plugin's one tool.
+    pub(crate) async fn call(&self, input: Value) -> Result<ToolOutput, KernelError> {
+        let snapshot = self.snapshot();
+        let tool = Arc::clone(snapshot.tools.first().expect("a ready plugin offers its tool"));
+        let context = context(snapshot);
+        tokio::time::timeout(LIMIT, tool.call(context, "c1".to_owned(), input, Arc::new(|_| {})))
+            .await
+            .expect("nothing hangs")
+    }
+
+    pub(crate) async fn pid(&self, name: &str) -> i32 {
+        let path = self.root.join(name);
+        wait_for(&format!("{}", path.display()), || path.exists()).await;
+        std::fs::read_to_string(path).unwrap().parse().unwrap()
+    }
+}
+
+pub(crate) fn context(snapshot: Arc<Snapshot>) -> CallContext {
+    CallContext {
+        snapshot,
+        session: SessionId::mint(),
+        turn: Some(TurnId::mint()),
+        cwd: "/tmp".into(),
+        cancel: CancellationToken::new(),
+    }
+}
+
+pub(crate) fn only_text(output: ToolOutput) -> String {
+    match &output.parts[..] {
+        [ContentPart::Text { text }] => text.clone(),
+        other => panic!("one text was expected, got {other:?}"),
+    }
+}
+
+/// Says whether a process is there and not only waits to be reaped.
+pub(crate) fn lives(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.trim_start().starts_with('Z'))
+}
