@@ -198,7 +198,7 @@ impl Kernel {
     pub async fn answer(&self, id: &SessionId, given: GivenAnswer) -> Result<(), KernelError> {
         let GivenAnswer { intent, interaction, answer, activation, client } = given;
         let write = AnswerWrite { intent, interaction, answer, activation, client };
-        self.parts.session(id)?.write(Write::Answer(write)).await
+        self.parts.session(id)?.write(Write::Answer(Box::new(write))).await
     }
 
     /// Puts an input to a session from outside; a stored session is opened for it.

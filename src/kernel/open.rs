@@ -101,11 +101,11 @@ impl Kernel {
             }
         }
         let _key = self.reserve_key(spec.key.as_deref()).await?;
-        let (provider, model, notice) = self.choose_model(&spec)?;
-        let summary = new_summary(spec, cwd, provider, model);
+        let chosen = self.choose_model(&spec)?;
+        let summary = new_summary(spec, cwd, chosen.as_ref());
         let epoch = self.parts.journal.create(summary.id.clone()).await.map_err(|error| error.to_kernel())?;
         let mut begin = Begin::fresh(summary);
-        begin.notices.extend(notice);
+        begin.notices.extend(chosen.filter(|chosen| chosen.is_fallback).map(|_| fallback_notice()));
         let session = self.start(begin, epoch, Seq(0));
         session.flush().await?;
         Ok(session)
@@ -133,13 +133,10 @@ impl Kernel {
         Ok(Some(reservation))
     }
 
-    /// Chooses provider and model of a new session (kernel rule 3.1.7); says so when it is the fallback.
-    fn choose_model(
-        &self,
-        spec: &SessionSpec,
-    ) -> Result<(Option<String>, Option<String>, Option<Notice>), KernelError> {
+    /// Chooses provider and model of a new session (kernel rule 3.1.7); nobody answers in a log.
+    fn choose_model(&self, spec: &SessionSpec) -> Result<Option<ChosenModel>, KernelError> {
         if spec.driver == Driver::Log {
-            return Ok((None, None, None));
+            return Ok(None);
         }
         let snapshot = self.parts.offers.snapshot();
         let settings = &self.parts.settings;
@@ -152,8 +149,8 @@ impl Kernel {
         let configured = settings.model.clone().filter(|_| asked == settings.provider);
         let model = spec.model.clone().or(configured).or_else(|| first_model(provider.as_ref()));
         let model = model.ok_or_else(|| no_model(&id))?;
-        let fallback = asked.is_none() && id == FALLBACK_PROVIDER;
-        Ok((Some(id), Some(model), fallback.then(fallback_notice)))
+        let is_fallback = asked.is_none() && id == FALLBACK_PROVIDER;
+        Ok(Some(ChosenModel { provider: id, model, is_fallback }))
     }
 
     fn start(&self, mut begin: Begin, epoch: Epoch, last: Seq) -> SessionHandle {
@@ -179,6 +176,14 @@ impl Kernel {
     }
 }
 
+/// Who answers in a new session.
+struct ChosenModel {
+    provider: String,
+    model: String,
+    /// Nobody was configured.
+    is_fallback: bool,
+}
+
 /// A key that is being given to a new session.
 struct KeyReservation {
     kernel: Kernel,
@@ -191,12 +196,7 @@ impl Drop for KeyReservation {
     }
 }
 
-fn new_summary(
-    spec: SessionSpec,
-    cwd: PathBuf,
-    provider: Option<String>,
-    model: Option<String>,
-) -> SessionSummary {
+fn new_summary(spec: SessionSpec, cwd: PathBuf, chosen: Option<&ChosenModel>) -> SessionSummary {
     let now = telemetry::now();
     SessionSummary {
         id: SessionId::mint(),
@@ -205,10 +205,10 @@ fn new_summary(
         cwd: cwd.to_string_lossy().into_owned(),
         parent: spec.parent,
         driver: spec.driver,
-        model,
+        model: chosen.map(|chosen| chosen.model.clone()),
         system_extra: spec.system_extra,
         tools: spec.tools,
-        provider,
+        provider: chosen.map(|chosen| chosen.provider.clone()),
         created_at: now.clone(),
         updated_at: now,
         usage: Usage::default(),

@@ -201,7 +201,7 @@ impl Publisher {
                 self.fail(&error.to_kernel().message);
                 break;
             }
-            let ended = entries.into_iter().map(|entry| self.publish(entry)).any(|ended| ended);
+            let ended = entries.into_iter().any(|entry| self.publish(entry));
             self.shared.drained.notify_one();
             if ended {
                 break;

@@ -33,7 +33,7 @@ pub(super) enum Write {
     Submit { intent: IntentId, work: Result<Work, KernelError> },
     Deliver { intent: IntentId, work: Result<Work, KernelError>, delivery: Delivery },
     Interrupt { intent: IntentId, scope: InterruptScope },
-    Answer(AnswerWrite),
+    Answer(Box<AnswerWrite>),
     Extend { plugin: String, kind: String, payload: Value },
     Signal { plugin: String, kind: String, payload: Value },
     Notice(Notice),

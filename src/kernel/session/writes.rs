@@ -44,7 +44,7 @@ impl Actor {
                 self.accept(intent, work, |actor, intent, work| actor.deliver(intent, work, delivery));
             }
             Write::Interrupt { intent, scope } => self.interrupt(&intent, &scope),
-            Write::Answer(answer) => self.answer(answer),
+            Write::Answer(answer) => self.answer(*answer),
             Write::Extend { plugin, kind, payload } => self.emit(Event::Extension { plugin, kind, payload }),
             Write::Signal { plugin, kind, payload } => self.emit(Event::Signal { plugin, kind, payload }),
             Write::Notice(notice) => self.notice(notice),
