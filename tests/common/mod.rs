@@ -4,6 +4,7 @@
 //! left alive.
 
 mod client;
+mod shape;
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -12,6 +13,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub use client::{Client, fold};
+pub use shape::{is, shape, shapes};
 
 /// The longest that a test waits for anything.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -75,6 +77,17 @@ impl Sandbox {
         });
         let path = self.write("plugins/stress/plugin.json", manifest.to_string());
         path.parent().unwrap().to_owned()
+    }
+
+    /// The journal file of a session.
+    pub fn journal(&self, session: &str) -> PathBuf {
+        self.data().join("sessions").join(session).join("journal.jsonl")
+    }
+
+    /// The stored frames of a session.
+    pub fn stored(&self, session: &str) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(self.journal(session)).unwrap();
+        text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// A command of the program, in this sandbox.
