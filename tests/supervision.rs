@@ -254,6 +254,14 @@ async fn refused(host: &Host, script: &str) -> String {
 }
 
 #[tokio::test]
+async fn a_crash_at_the_start_shows_its_last_words() {
+    let running = Host::new().start("import no_such_module\n").await;
+    let notice = running.heard.wait("PLUGIN_UNAVAILABLE").await;
+    assert!(notice.starts_with("p is not available: its process exited with code 1;"), "{notice}");
+    assert!(notice.ends_with("No module named 'no_such_module'"), "{notice}");
+}
+
+#[tokio::test]
 async fn another_protocol_is_refused_with_both_numbers() {
     let script = "reply(read(), {'protocol': 6, 'other': 'shape'})\ntime.sleep(1000)\n";
     assert_eq!(
