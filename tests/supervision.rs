@@ -254,6 +254,14 @@ async fn refused(host: &Host, script: &str) -> String {
 }
 
 #[tokio::test]
+async fn a_crash_at_the_start_shows_its_last_words() {
+    let running = Host::new().start("import no_such_module\n").await;
+    let notice = running.heard.wait("PLUGIN_UNAVAILABLE").await;
+    assert!(notice.starts_with("p is not available: its process exited with code 1;"), "{notice}");
+    assert!(notice.ends_with("No module named 'no_such_module'"), "{notice}");
+}
+
+#[tokio::test]
 async fn another_protocol_is_refused_with_both_numbers() {
     let script = "reply(read(), {'protocol': 6, 'other': 'shape'})\ntime.sleep(1000)\n";
     assert_eq!(
@@ -376,5 +384,81 @@ async fn a_silent_tool_times_out() {
     let error = running.call(json!({})).await.unwrap_err();
     assert_eq!(json!(error.code), json!("TIMEOUT"));
     assert_eq!(error.message, "p: the tool neither answered nor showed progress for 200 ms");
+    running.supervisor.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_ends_with_its_input_is_not_killed() {
+    let running = Host::new()
+        .start(
+            r#"
+hello(tools=TOOL)
+signal.signal(signal.SIGTERM, lambda *_: note_pid("terminated", 1))
+sys.stdin.readline()
+note_pid("ended", os.getpid())
+"#,
+        )
+        .await;
+    running.supervisor.shutdown().await;
+    assert!(running.root.join("ended").exists() && !running.root.join("terminated").exists());
+    assert!(running.heard.0.lock().unwrap().is_empty(), "a stop is no death");
+}
+
+#[tokio::test]
+async fn a_plugin_that_takes_no_input_is_dead() {
+    let running = Host::new()
+        .start("hello(tools=TOOL)\nos.close(0)\nnote_pid('closed', os.getpid())\ntime.sleep(1000)\n")
+        .await;
+    running.pid("closed").await;
+    let error = running.call(json!({})).await.unwrap_err();
+    assert_eq!(error.message, "p: tool/call failed (sent, no answer): it closed its stdin");
+}
+
+#[tokio::test]
+async fn a_guard_that_is_asked_to_end_ends_its_plugin_first() {
+    let running = Host::new()
+        .start("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nnote_pid('own', os.getpid())\nhello()\ntime.sleep(1000)\n")
+        .await;
+    let own = running.pid("own").await;
+    let stat = std::fs::read_to_string(format!("/proc/{own}/stat")).unwrap();
+    let guard = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(guard), nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert!(running.heard.wait("PLUGIN_DIED").await.contains("signal 9 (SIGKILL)"));
+    wait_for("both gone", || !lives(own) && !lives(guard)).await;
+}
+
+#[tokio::test]
+async fn settings_that_break_the_manifests_schema_keep_a_plugin_from_starting() {
+    let mut host = Host::new();
+    host.config = json!({"depth": "deep"});
+    let mut source = host.source("note_pid('own', os.getpid())\n");
+    source.manifest.config = Some(json!({"properties": {"depth": {"type": "integer"}}}));
+    let running = host.start_unsettled(source);
+    assert_eq!(
+        running.heard.wait("PLUGIN_UNAVAILABLE").await,
+        r#"p is not available: the settings plugins.p at /depth: expected integer, got "deep""#
+    );
+    assert!(!running.root.join("own").exists());
+}
+
+#[tokio::test]
+async fn a_plugin_gets_only_the_variables_meant_for_it() {
+    let host = Host::new();
+    let running =
+        host.start("hello(tools=TOOL)\ntext(read(), json.dumps(sorted(os.environ)))\nread()\n").await;
+    let names: Vec<String> =
+        serde_json::from_str(&only_text(running.call(json!({})).await.unwrap())).unwrap();
+    assert!(names.contains(&"PATH".to_owned()) && names.contains(&"ROOT".to_owned()), "{names:?}");
+    // Cargo sets many of these for its tests; none is on the list.
+    assert!(!names.iter().any(|name| name.starts_with("CARGO")), "{names:?}");
+    running.supervisor.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_plugin_inherits_no_open_file_but_its_streams() {
+    let running = Host::new()
+        .start("hello(tools=TOOL)\ntext(read(), json.dumps(sorted(int(n) for n in os.listdir('/proc/self/fd'))[:-1]))\nread()\n")
+        .await;
+    assert_eq!(only_text(running.call(json!({})).await.unwrap()), "[0, 1, 2]");
     running.supervisor.shutdown().await;
 }

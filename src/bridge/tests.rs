@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bingo_plugin_sdk::event::{ErrorCode, KernelError};
 use bingo_plugin_sdk::handshake::{InitializeResult, ProviderSpec};
 use bingo_plugin_sdk::ids::{PluginName, SessionId, TurnId};
 use bingo_plugin_sdk::manifest::Manifest;
@@ -48,13 +49,6 @@ impl Plugin {
             models: Vec::new(),
             endpoint: Default::default(),
         };
-        let context = CallContext {
-            snapshot: Arc::default(),
-            session: SessionId::mint(),
-            turn: Some(TurnId::mint()),
-            cwd: "/".into(),
-            cancel: cancel.clone(),
-        };
         let request = ModelRequest {
             model: "x".to_owned(),
             max_tokens: 1,
@@ -64,7 +58,17 @@ impl Plugin {
             reasoning: None,
             provider_options: Default::default(),
         };
-        provider::PluginProvider::new(self.wire.connection.clone(), spec).stream(context, request)
+        provider::PluginProvider::new(self.wire.connection.clone(), spec).stream(context(cancel), request)
+    }
+}
+
+fn context(cancel: &CancellationToken) -> CallContext {
+    CallContext {
+        snapshot: Arc::default(),
+        session: SessionId::mint(),
+        turn: Some(TurnId::mint()),
+        cwd: "/".into(),
+        cancel: cancel.clone(),
     }
 }
 
@@ -168,6 +172,63 @@ async fn a_stream_that_is_cancelled_or_dropped_is_told_to_the_plugin() {
     plugin.hear().await;
     drop(stream);
     assert_eq!(plugin.hear().await["params"]["call"], "call-3");
+}
+
+#[tokio::test]
+async fn an_unread_stream_keeps_nobody_else_waiting() {
+    let mut plugin = Plugin::new();
+    let mut unread = plugin.stream(&CancellationToken::new());
+    plugin.hear().await;
+    let mut other = plugin.stream(&CancellationToken::new());
+    assert_eq!(plugin.hear().await["id"], 4);
+    for number in 0..3000 {
+        // Blocks of their own, so that nothing merges.
+        plugin.delta(json!({"type": "textDelta", "id": number.to_string(), "delta": "x"})).await;
+    }
+    plugin.say(json!({"jsonrpc": "2.0", "id": 4, "result": {}})).await;
+    assert_eq!(end(&mut other).await, None);
+    plugin.say(json!({"jsonrpc": "2.0", "id": 2, "result": {}})).await;
+    let mut count = 0;
+    while let Some(event) = unread.next().await {
+        event.unwrap();
+        count += 1;
+    }
+    assert_eq!(count, 3000);
+}
+
+impl Plugin {
+    fn call_tool(&self) -> BoxFuture<'static, Result<bingo_plugin_sdk::item::ToolOutput, KernelError>> {
+        let spec =
+            serde_json::from_value(json!({"name": "t", "description": "", "inputSchema": {}})).unwrap();
+        let tool = tool::PluginTool::new(self.wire.connection.clone(), &spec);
+        tool.call(context(&CancellationToken::new()), "c".to_owned(), json!({}), Arc::new(|_| {}))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_keeps_a_long_tool_alive() {
+    let mut plugin = Plugin::new();
+    let call = tokio::spawn(plugin.call_tool());
+    plugin.hear().await;
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_secs(500)).await;
+        let params = json!({"callId": "c", "tail": "on it"});
+        plugin.say(json!({"jsonrpc": "2.0", "method": "tool/progress", "params": params})).await;
+    }
+    let begun = tokio::time::Instant::now();
+    assert_eq!(call.await.unwrap().unwrap_err().code, ErrorCode::Timeout);
+    assert!(begun.elapsed() > Duration::from_secs(599));
+    let cancel = plugin.hear().await;
+    assert_eq!((&cancel["method"], &cancel["params"]), (&json!("tool/cancel"), &json!({"callId": "c"})));
+}
+
+#[tokio::test]
+async fn a_tool_call_that_is_dropped_is_told_to_the_plugin() {
+    let mut plugin = Plugin::new();
+    let call = tokio::spawn(plugin.call_tool());
+    plugin.hear().await;
+    call.abort();
+    assert_eq!(plugin.hear().await["method"], "tool/cancel");
 }
 
 #[tokio::test]

@@ -79,8 +79,8 @@ impl Process {
         }
     }
 
-    /// Waits for the end of the process, its output or its input, whichever comes first, and a moment for the rest; returns why,
-    /// in words. May be dropped and asked again until it has returned.
+    /// Waits for the end of the process, its output or its input, whichever comes first, and a moment for the rest;
+    /// returns why, in words. May be dropped and asked again until it has returned.
     pub(super) async fn death(&mut self) -> Arc<str> {
         let drain = self.connection.limits().drain;
         let mut exit = tokio::select! {

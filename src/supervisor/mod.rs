@@ -161,23 +161,16 @@ impl Owner {
             notices: Arc::clone(&self.config.notices),
         };
         let passed = Passed { names: options.env, all: options.inherit_env };
-        let started = match self.spawn(&source, &passed, peer) {
-            Ok(mut process) => {
-                let params = self.introduction(&source);
-                match process.shake(&params, &self.stop).await {
-                    Ok(declared) => Ok((process, declared)),
-                    Err(error) => {
-                        self.refuse(&name, &error);
-                        process.destroy(&error.to_string().into()).await;
-                        return;
-                    }
-                }
-            }
-            Err(error) => Err(error),
+        let mut process = match self.spawn(&source, &passed, peer) {
+            Ok(process) => process,
+            Err(error) => return self.refuse(&name, &error),
         };
-        match started {
-            Ok((process, declared)) => self.watch(&name, process, declared).await,
-            Err(error) => self.refuse(&name, &error),
+        match process.shake(&self.introduction(&source), &self.stop).await {
+            Ok(declared) => self.watch(&name, process, declared).await,
+            Err(error) => {
+                self.refuse(&name, &error);
+                process.destroy(&error.to_string().into()).await;
+            }
         }
     }
 

@@ -88,6 +88,8 @@ impl Closing {
     }
 }
 
+/// What an actor can be woken by.
+#[expect(clippy::large_enum_variant, reason = "it lives on the stack for one step of the loop")]
 enum Wake {
     Write(Option<Write>),
     Turn(Option<TurnMessage>),

@@ -47,13 +47,16 @@ impl StreamQueue {
         }
         let size = size(&event);
         if state.bytes + size + OVERHEAD > self.limit && !state.events.is_empty() {
-            let bytes = state.bytes;
-            state.failed = Some(format!("{bytes} bytes of the stream wait unread, which is the limit"));
-        } else if let Some(event) = merge(state.events.back_mut(), event) {
-            state.bytes += size + OVERHEAD;
-            state.events.push_back(event);
+            let (bytes, limit) = (state.bytes, self.limit);
+            state.failed = Some(format!("{bytes} bytes of the stream wait unread, the limit is {limit}"));
         } else {
-            state.bytes += size;
+            match merge(state.events.back_mut(), event) {
+                Merged::Into { added } => state.bytes += added,
+                Merged::Not(event) => {
+                    state.bytes += size + OVERHEAD;
+                    state.events.push_back(event);
+                }
+            }
         }
         drop(state);
         self.ready.notify_one();
@@ -90,35 +93,38 @@ impl StreamQueue {
     }
 }
 
-/// Puts a delta onto the last event when both belong to one block; gives the event back otherwise.
-fn merge(last: Option<&mut ModelEvent>, event: ModelEvent) -> Option<ModelEvent> {
-    use ModelEvent::{ReasoningDelta, TextDelta, ToolInputDelta};
-    let (id, text, more_id, more) = match (last, &event) {
-        (Some(TextDelta { id, delta }), TextDelta { id: more_id, delta: more })
-        | (Some(ReasoningDelta { id, delta }), ReasoningDelta { id: more_id, delta: more })
-        | (Some(ToolInputDelta { id, delta }), ToolInputDelta { id: more_id, delta: more }) => {
-            (id, delta, more_id, more)
-        }
-        _ => return Some(event),
-    };
-    if id != more_id {
-        return Some(event);
-    }
-    text.push_str(more);
-    None
+enum Merged {
+    /// It is part of the last event now.
+    Into {
+        added: usize,
+    },
+    Not(ModelEvent),
 }
 
-/// Returns about how many bytes an event holds.
+/// Puts a delta onto the last event when both belong to one block.
+fn merge(last: Option<&mut ModelEvent>, event: ModelEvent) -> Merged {
+    use ModelEvent::{ReasoningDelta, TextDelta, ToolInputDelta};
+    match (last, &event) {
+        (Some(TextDelta { id, delta }), TextDelta { id: same, delta: more })
+        | (Some(ReasoningDelta { id, delta }), ReasoningDelta { id: same, delta: more })
+        | (Some(ToolInputDelta { id, delta }), ToolInputDelta { id: same, delta: more })
+            if id == same =>
+        {
+            delta.push_str(more);
+            Merged::Into { added: more.len() }
+        }
+        _ => Merged::Not(event),
+    }
+}
+
+/// Returns about how many bytes an event holds; a merged one as many as its parts, less the ids.
 fn size(event: &ModelEvent) -> usize {
     match event {
-        ModelEvent::TextDelta { delta, .. }
-        | ModelEvent::ReasoningDelta { delta, .. }
-        | ModelEvent::ToolInputDelta { delta, .. } => delta.len(),
-        ModelEvent::ToolCall { input, .. } => input.len(),
-        ModelEvent::ReasoningEnd { provider_metadata, .. } => {
-            serde_json::to_string(provider_metadata).map_or(0, |text| text.len())
-        }
-        _ => 0,
+        ModelEvent::TextDelta { id, delta }
+        | ModelEvent::ReasoningDelta { id, delta }
+        | ModelEvent::ToolInputDelta { id, delta } => id.len() + delta.len(),
+        // These are few, and any of their fields may be long.
+        _ => serde_json::to_string(event).map_or(0, |text| text.len()),
     }
 }
 
@@ -150,6 +156,6 @@ mod tests {
         queue.push(text("b", &"y".repeat(100)));
         queue.push(text("c", "z"));
         assert!(matches!(queue.take(), Unread::Event(_)));
-        assert!(matches!(queue.take(), Unread::Failed(reason) if reason.contains("164 bytes")));
+        assert!(matches!(queue.take(), Unread::Failed(reason) if reason.contains("165 bytes")));
     }
 }
