@@ -1,5 +1,8 @@
 //! All black-box tests: they run the built programs and talk to them as their users do.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail where it stands, its helpers too")]
+#![expect(unreachable_pub, reason = "what the harness offers is marked as such")]
+
 mod common;
 mod contract;
 mod print;

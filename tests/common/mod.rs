@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub use client::{Client, fold};
-pub use shape::{is, shape, shapes};
+pub use shape::{is, shapes};
 
 /// The longest that a test waits for anything.
 pub const LIMIT: Duration = Duration::from_secs(30);

@@ -10,7 +10,7 @@ pub fn shapes(frames: &[Value]) -> Vec<String> {
 }
 
 /// Returns one frame in words: its type, what tells its kind, and the intent it answers in brackets.
-pub fn shape(frame: &Value) -> String {
+fn shape(frame: &Value) -> String {
     let event = &frame["event"];
     let kind = text(&event["type"]);
     let detail = match kind {

@@ -196,6 +196,13 @@ fn a_last_line_without_its_newline_is_answered_before_the_end() {
 }
 
 #[test]
+fn a_flag_that_does_not_exist_is_told_on_stderr_alone() {
+    let ran = Sandbox::new().run(["serve", "--stdio", "--no-such-flag"]).expect(2);
+    assert!(ran.stderr.contains("--no-such-flag"), "{ran:#?}");
+    assert_eq!(ran.stdout, "");
+}
+
+#[test]
 fn a_shutdown_is_answered_and_then_the_server_ends() {
     let sandbox = Sandbox::new();
     let mut client = sandbox.serve([""; 0]);
