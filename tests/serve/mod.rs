@@ -1,5 +1,6 @@
 //! `bingo serve --stdio`, driven as a frontend drives it.
 
+mod attach;
 mod bad_input;
 mod conversation;
 mod crash;
