@@ -72,8 +72,14 @@ impl AppError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoHome => Some("set HOME, or name both with `--config-dir` and `--data-dir`"),
-            Self::Plugin(_) => Some("`--plugin` takes the directory that `plugin.json` stands in"),
-            Self::Settings(_) | Self::Setting { .. } | Self::Directory { .. } | Self::System { .. } => None,
+            Self::Plugin(error) => error.hint(),
+            Self::Settings(SettingsError::Read { .. }) => Some("`--settings` takes the path of a TOML file"),
+            Self::Settings(SettingsError::Parse { .. }) => Some("correct that file: the settings are TOML"),
+            Self::Settings(SettingsError::Value { .. }) | Self::Setting { .. } => {
+                Some("correct that key, or take it out")
+            }
+            Self::Directory { .. } => Some("`--cwd` takes a directory that exists"),
+            Self::System { .. } => None,
         }
     }
 }
