@@ -2,8 +2,11 @@
 
 mod common;
 mod contract;
+mod plugins;
 mod print;
+mod processes;
 mod serve;
+mod usage;
 
 /// Every file here is a module of this program, or a program of its own in `Cargo.toml`: a forgotten one would never run.
 #[test]
