@@ -1,5 +1,8 @@
 //! All black-box tests: they run the built programs and talk to them as their users do.
 
+#![expect(clippy::unwrap_used, reason = "the helpers of tests fail by panicking, as tests do")]
+#![expect(unreachable_pub, reason = "in one program of many files everything is unreachable from outside")]
+
 mod common;
 mod contract;
 mod plugins;
