@@ -4,6 +4,7 @@
 //! left alive.
 
 mod client;
+mod shape;
 mod started;
 
 use std::ffi::OsStr;
@@ -12,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub use client::{Client, fold};
+pub use shape::{is, shapes};
 pub use started::{Started, signal, spawn_with_stdout};
 
 /// The longest that a test waits for anything.
@@ -103,6 +105,17 @@ impl Sandbox {
             }
         }
         steady
+    }
+
+    /// The journal file of a session.
+    pub fn journal(&self, session: &str) -> PathBuf {
+        self.data().join("sessions").join(session).join("journal.jsonl")
+    }
+
+    /// The stored frames of a session.
+    pub fn stored(&self, session: &str) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(self.journal(session)).unwrap();
+        text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// A command of the program, in this sandbox.
