@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::bridge::PluginOffers;
 use crate::journal::JsonlJournal;
 use crate::kernel::{Board, Kernel, KernelSettings, PermissionMode, Rule};
-use crate::ports::Notices;
+use crate::ports::{Notice, Notices};
 use crate::settings::{self, PluginSettings, Settings, SettingsError};
 use crate::supervisor::discovery::{self, DiscoveryError, PluginSource};
 use crate::supervisor::{PluginOptions, Supervisor, SupervisorConfig, guard};
@@ -88,6 +88,7 @@ impl AppError {
 pub struct App {
     kernel: Kernel,
     supervisor: Arc<Supervisor>,
+    board: Arc<Board>,
     cwd: PathBuf,
 }
 
@@ -132,8 +133,8 @@ impl App {
         let supervisor = Arc::new(Supervisor::start(config));
         let offers = Arc::new(PluginOffers::new(Arc::clone(&supervisor), notices));
         let journal = Arc::new(JsonlJournal::new(places.data_dir));
-        let kernel = Kernel::new(offers, journal, board, kernel_settings);
-        Ok(Self { kernel, supervisor, cwd: places.cwd })
+        let kernel = Kernel::new(offers, journal, Arc::clone(&board), kernel_settings);
+        Ok(Self { kernel, supervisor, board, cwd: places.cwd })
     }
 
     /// Returns the kernel.
@@ -146,10 +147,12 @@ impl App {
         &self.cwd
     }
 
-    /// Closes the sessions, then stops the plugins; nothing of them is left.
-    pub async fn shutdown(self) {
+    /// Closes the sessions, then stops the plugins; nothing of them is left. Returns the remarks that came too late for
+    /// any session.
+    pub async fn shutdown(self) -> Vec<Notice> {
         self.kernel.shutdown().await;
         self.supervisor.shutdown().await;
+        self.board.take()
     }
 }
 

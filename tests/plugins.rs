@@ -35,6 +35,15 @@ fn goes_well(faults: &str, before: &str, between: &str) {
     assert_eq!(ran.stderr, [before, CALLED, between, SAID].concat());
 }
 
+/// Asserts that the call does its work between these notices.
+#[track_caller]
+fn ends_well(faults: &str, before: &str, after: &str) {
+    let sandbox = Sandbox::new();
+    let ran = run(&sandbox, faults, CALL);
+    assert_eq!(ran.stdout, ANSWERED);
+    assert_eq!(ran.stderr, [before, CALLED, SAID, after].concat());
+}
+
 /// Asserts that the call fails with this text, after these notices.
 #[track_caller]
 fn call_fails(faults: &str, before: &str, between: &str, text: &str) {
@@ -72,9 +81,11 @@ fn tried_again(faults: &str) -> Ran {
 fn what_is_printed_on_stdout_is_told_once_and_harms_nothing() {
     let advice = "; print to stderr instead\n";
     let told = "[notice] PLUGIN_STRAY_OUTPUT stress: printed a line on stdout that is no JSON-RPC message: \"this line is no JSON\"";
-    goes_well("stray", &[told, advice].concat(), "");
+    let sum = "[notice] PLUGIN_STRAY_OUTPUT stress: printed a line on stdout that is no JSON-RPC message (1 more)\n";
+    ends_well("stray", &[told, advice].concat(), sum);
     let told = "[notice] PLUGIN_STRAY_OUTPUT stress: printed a line on stdout that is not UTF-8: \"\u{fffd}\u{fffd} bytes\"";
-    goes_well("not-utf8", &[told, advice].concat(), "");
+    let sum = "[notice] PLUGIN_STRAY_OUTPUT stress: printed a line on stdout that is not UTF-8 (1 more)\n";
+    ends_well("not-utf8", &[told, advice].concat(), sum);
 }
 
 #[test]
@@ -252,14 +263,14 @@ fn a_delta_that_does_not_fit_fails_its_stream_with_the_field() {
 }
 
 #[test]
-fn a_model_whose_process_dies_is_told_with_its_status() {
-    let ran = tried_again("die-before-answer");
-    let told = "[retry] attempt 1/10 in 500ms: stress: provider/stream failed (sent, no answer): its process exited with code 3\n";
+fn a_model_whose_process_dies_fails_the_turn_at_once_with_its_status() {
+    let sandbox = Sandbox::new();
+    let plugin = sandbox.stress("die-before-answer");
+    let ran = sandbox.run(args(&plugin, "stress/stress", "3")).expect(1);
+    let told = "[error] code=OFFLINE msg=stress: provider/stream failed (sent, no answer): its process exited with code 3\n";
     assert!(ran.stderr.contains(told), "{ran:#?}");
-    assert!(
-        ran.stderr.contains("[notice] PLUGIN_DIED stress died: its process exited with code 3\n"),
-        "{ran:#?}"
-    );
+    let died = "[notice] PLUGIN_DIED stress died: its process exited with code 3\n";
+    assert!(ran.stderr.contains(died), "{ran:#?}");
 }
 
 #[test]
