@@ -330,11 +330,14 @@ impl Drop for Client {
         // A server that a test left ends with its input; one that hangs is ended.
         for _ in 0..500 {
             if self.child.try_wait().is_ok_and(|status| status.is_some()) {
-                return;
+                break;
             }
             std::thread::park_timeout(std::time::Duration::from_millis(10));
         }
         self.kill();
+        let stderr = self.stderr();
+        let faulty = ["panicked at", "breaks the schema"].iter().any(|words| stderr.contains(words));
+        assert!(std::thread::panicking() || !faulty, "the server has a fault of its own\n{}", self.story());
     }
 }
 

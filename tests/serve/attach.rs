@@ -66,6 +66,30 @@ fn a_reply_to_open_or_events_ends_what_was_sent_before() {
 }
 
 #[test]
+fn a_session_is_open_as_soon_as_the_reply_says_so() {
+    let sandbox = Sandbox::new();
+    let mut client = server(&sandbox);
+    for _ in 0..100 {
+        let (session, _) = client.create(&sandbox.work());
+        client.interrupt(&session, "req_x");
+        client.until_ack("req_x");
+        client.call("session/close", json!({ "session": session }));
+    }
+}
+
+#[test]
+fn the_gateway_is_heard_from_the_reply_on() {
+    let sandbox = Sandbox::new();
+    for _ in 0..5 {
+        let mut client = server(&sandbox);
+        let (session, _) = client.create(&sandbox.work());
+        client.call("gateway/subscribe", json!({}));
+        client.send("session/delete", json!({ "session": session }));
+        assert_eq!(client.gateway_event(), json!({ "type": "sessionRemoved", "session": session }));
+    }
+}
+
+#[test]
 fn a_closed_attachment_is_silent_and_the_session_runs_on() {
     let sandbox = Sandbox::new();
     let mut client = server(&sandbox);

@@ -67,6 +67,37 @@ fn a_turn_lost_in_a_crash_is_ended_and_clients_that_knew_it_go_on() {
 }
 
 #[test]
+fn a_client_survives_crash_after_crash_with_what_it_saw() {
+    let sandbox = Sandbox::new();
+    let mut client = server(&sandbox);
+    let (session, snapshot) = client.create(&sandbox.work());
+    let mut kept = fold(&snapshot, &[]);
+    for (round, count) in [1, 2, 3, 5, 8, 40, 60, 90, 160].into_iter().enumerate() {
+        let prompt = format!("@think so\nwords and more\n{}", "@tool none {}\n".repeat(50));
+        client.submit(&session, &format!("req_{round}"), &prompt);
+        let seen: Vec<Value> = (0..count).map(|_| client.event()).collect();
+        client.kill();
+        kept = fold(&json!(kept), &seen);
+        client = server(&sandbox);
+        let theirs = client.open(&session);
+        client.call("session/events", json!({ "session": session, "since": kept.seq }));
+        let missed = client.events_until(|frame| frame["seq"] == theirs["seq"]);
+        let last = kept.seq;
+        assert!(missed.iter().all(|frame| frame["seq"].as_u64() > Some(last.0)), "a number was used again");
+        kept = fold(&json!(kept), &missed);
+        let mut mine = json!(kept);
+        let newest = theirs["items"].as_array().unwrap().len();
+        let items = mine["items"].as_array_mut().unwrap();
+        items.drain(..items.len() - newest);
+        assert_eq!(mine, theirs, "after {count} frames");
+    }
+    assert_sound(&sandbox, &session);
+    let stored = sandbox.stored(&session);
+    let ends = |kind: &str| stored.iter().filter(|frame| is(frame, kind)).count();
+    assert_eq!(ends("turnStarted"), ends("turnCompleted"));
+}
+
+#[test]
 fn a_question_open_in_a_crash_is_cancelled_and_its_call_failed() {
     let sandbox = Sandbox::new();
     let mut client = server(&sandbox);

@@ -54,6 +54,17 @@ fn a_fresh_session_has_its_head_in_the_snapshot() {
 }
 
 #[test]
+fn a_session_that_nobody_configured_says_who_answers() {
+    let sandbox = Sandbox::new();
+    let mut client = sandbox.serve([""; 0]);
+    let (session, snapshot) = client.create(&sandbox.work());
+    let head = ["sessionUpdated", "configChanged", "itemCompleted notice completed"];
+    assert_eq!(shapes(&sandbox.stored(&session)), head);
+    assert_eq!(snapshot["items"][0]["body"]["code"], "NO_PROVIDER");
+    assert_eq!(snapshot["summary"]["messages"], 0, "a notice is no message");
+}
+
+#[test]
 fn a_plain_turn_has_its_frames_in_order() {
     let sandbox = Sandbox::new();
     let mut client = server(&sandbox, &[]);
@@ -195,6 +206,25 @@ fn allowing_once_asks_again_the_next_time() {
     assert_eq!(shapes(&after)[2..4], expected, "no configChanged for one call");
     let (_, second) = asked(&mut client, &session, &count_call(&sandbox));
     assert_ne!(second["id"], question["id"]);
+}
+
+#[test]
+fn a_mode_that_decides_asks_nobody() {
+    let sandbox = Sandbox::new();
+    let denied = ["itemStarted toolCall pending", "turnUsage", "itemCompleted toolCall failed"];
+    let allowed = ["itemStarted toolCall pending", "turnUsage", "itemUpdated toolCall running"];
+    for (mode, expected) in [("plan", denied), ("dontAsk", denied), ("bypassPermissions", allowed)] {
+        let mut client = server(&sandbox, &["--permission-mode", mode]);
+        let session = titled(&mut client, &sandbox);
+        let frames = client.turn(&session, "req_1", &count_call(&sandbox));
+        assert_eq!(shapes(&frames)[3..6], expected, "{mode}");
+        let receipt = |frame: &Value| frame["event"]["item"]["body"]["kind"] == "permissionReceipt";
+        assert!(!frames.iter().any(receipt), "nobody was asked");
+        let output = &frames[5]["event"]["item"]["body"]["output"];
+        let denial =
+            output["parts"][0]["text"].as_str().unwrap_or_default().starts_with("Permission denied (");
+        assert_eq!(denial, expected == denied, "{output}");
+    }
 }
 
 #[test]

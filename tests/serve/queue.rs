@@ -117,6 +117,26 @@ fn an_interrupt_right_behind_a_submit_cancels_its_turn() {
 }
 
 #[test]
+fn an_interrupt_ends_the_wait_for_another_try() {
+    let sandbox = Sandbox::new();
+    let mut client = server(&sandbox, &[]);
+    let session = titled(&mut client, &sandbox);
+    client.submit(&session, "req_1", "@fail server");
+    let frames = client.until("turnRetrying");
+    assert_eq!(shapes(&frames)[3..], ["turnRetrying 1/10 500 0"]);
+    client.until("turnRetrying");
+    assert_eq!(client.open(&session)["turn"]["retrying"], json!({ "attempt": 2, "max": 10 }));
+    client.interrupt(&session, "req_x");
+    let frames = client.until("turnCompleted");
+    let expected = [
+        "intentAck req_x applied [req_x]",
+        "itemCompleted interruption completed",
+        "turnCompleted interrupted userCancel",
+    ];
+    assert_eq!(shapes(&frames), expected);
+}
+
+#[test]
 fn an_interrupt_names_the_turn_it_means() {
     let sandbox = Sandbox::new();
     let mut client = server(&sandbox, &[]);
@@ -273,8 +293,8 @@ fn a_resumed_session_restates_what_plugins_keep() {
     let before = sandbox.stored(&session).len();
     let mut client = server(&sandbox, &[]);
     let snapshot = client.open(&session);
-    let head = &sandbox.stored(&session)[before..];
-    assert_eq!(shapes(head), ["sessionUpdated", "extension a.x", "extension a.y", "extension b.x"]);
+    let head = sandbox.stored(&session)[before..].to_vec();
+    assert_eq!(shapes(&head), ["sessionUpdated", "extension a.x", "extension a.y", "extension b.x"]);
     assert_eq!(head[0]["event"]["summary"]["busy"], false);
     assert_eq!(snapshot["closed"], false);
     assert!(

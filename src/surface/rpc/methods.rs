@@ -17,7 +17,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use super::dispatch::Job;
 use super::{Output, kernel_error};
-use crate::kernel::{FrameStream, GivenAnswer, Kernel};
+use crate::kernel::{FeedStream, FrameStream, GivenAnswer, Kernel};
 use crate::schema::{self, Part};
 
 /// One client.
@@ -41,7 +41,7 @@ struct Forwarders {
 enum Follow {
     Nothing,
     Frames { session: SessionId, replay: Vec<Frame>, stream: FrameStream },
-    Gateway,
+    Gateway(FeedStream),
 }
 
 type Answered = Result<(Value, Follow), RpcError>;
@@ -77,6 +77,8 @@ impl Connection {
         }
         if let Follow::Frames { session, .. } = &follow {
             self.silence(session).await;
+            // Open from the reply on: the client's next request may run before the frames are followed.
+            self.lock().sessions.entry(session.clone()).or_default();
         }
         self.reply(Some(job.id), outcome).await;
         self.follow(follow);
@@ -133,7 +135,7 @@ impl Connection {
                 self.write(&job.method, params).await
             }
             "catalog/read" => value(&self.kernel.catalog(read::<methods::ReadCatalog>(params)?.kind).await),
-            "gateway/subscribe" => Ok((json!({}), Follow::Gateway)),
+            "gateway/subscribe" => Ok((json!({}), Follow::Gateway(self.kernel.subscribe_gateway()))),
             other => Err(RpcError::new(code::METHOD_NOT_FOUND, format!("there is no method `{other}`"))),
         }
     }
@@ -260,10 +262,10 @@ impl Connection {
                     replaced.abort();
                 }
             }
-            Follow::Gateway => {
+            Follow::Gateway(feed) => {
                 let mut forwarders = self.lock();
                 if forwarders.gateway.is_none() {
-                    let feed = forward_gateway(self.output.clone(), self.kernel.subscribe_gateway());
+                    let feed = forward_gateway(self.output.clone(), feed);
                     forwarders.gateway = Some(tokio::spawn(feed).abort_handle());
                 }
             }
@@ -294,7 +296,7 @@ async fn forward(output: Output, replay: Vec<Frame>, mut stream: FrameStream) {
     }
 }
 
-async fn forward_gateway(output: Output, mut feed: crate::kernel::FeedStream) {
+async fn forward_gateway(output: Output, mut feed: FeedStream) {
     loop {
         let params = json!(feed.next().await);
         if let Err(fault) = schema::rpc().check("gateway/event", Part::Params, &params) {
