@@ -149,10 +149,7 @@ mod tests {
         );
         tokio::time::advance(SUM_UP).await;
         strays.note(Stray::Output, "and again");
-        assert_eq!(
-            heard.texts()[2],
-            "p: printed a line on stdout that is no JSON-RPC message (2 more)"
-        );
+        assert_eq!(heard.texts()[2], "p: printed a line on stdout that is no JSON-RPC message (2 more)");
         strays.note(Stray::Output, "x");
         strays.finish();
         assert_eq!(heard.texts().len(), 4);
