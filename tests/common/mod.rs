@@ -17,7 +17,7 @@ pub use shape::{is, shapes};
 pub use started::{Started, signal, spawn_with_stdout};
 
 /// The longest that a test waits for anything.
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A home, a config and a data folder, and a working directory of a test's own.
 pub struct Sandbox {
