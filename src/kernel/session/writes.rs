@@ -248,6 +248,7 @@ impl Actor {
             turn,
             cwd: self.state.summary.cwd.clone().into(),
             cancel,
+            asker: None,
         }
     }
 
