@@ -39,7 +39,8 @@ impl Turn {
                 Duration::ZERO
             } else {
                 attempt += 1;
-                retry_delay(&error, attempt).ok_or_else(|| to_kernel(&error))?
+                let delay = retry_delay(&error, attempt).filter(|_| !self.provider.is_gone());
+                delay.ok_or_else(|| to_kernel(&error))?
             };
             self.emit(Event::TurnRetrying {
                 turn: self.id.clone(),
