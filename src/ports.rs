@@ -3,15 +3,20 @@
 //! The kernel holds `dyn Tool`, `dyn Command`, `dyn Provider` and `dyn Journal` and never sees a process or a file;
 //! `app.rs` joins the sides.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use bingo_plugin_sdk::calls::{CommandOutcome, Completion};
+use bingo_plugin_sdk::calls::{
+    CommandOutcome, CompactReason, Compaction, CompactorContext, Completion, ContextPiece, ContributeQuery,
+    DecidePoint, HookDecideResult, HookSite, ObservePoint,
+};
 use bingo_plugin_sdk::event::{ErrorCode, Frame, KernelError};
-use bingo_plugin_sdk::handshake::{CommandSpec, ProviderSpec, ToolSpec};
+use bingo_plugin_sdk::handshake::{CommandSpec, HookPoint, Placement, ProviderSpec, ToolSpec};
 use bingo_plugin_sdk::ids::{Seq, SessionId, TurnId};
+use bingo_plugin_sdk::interaction::{Answer, InteractionKind};
 use bingo_plugin_sdk::item::{Level, ToolOutput};
 use bingo_plugin_sdk::provider::{ModelEvent, ModelRequest, ProviderError};
 use bingo_plugin_sdk::session::SessionSummary;
@@ -35,6 +40,8 @@ pub struct CallContext {
     pub cwd: PathBuf,
     /// Cancelled when nobody waits for the call any more.
     pub cancel: CancellationToken,
+    /// Puts questions to the person of this call; absent where nobody can be asked.
+    pub asker: Option<Arc<dyn Asker>>,
 }
 
 /// An immutable table of what all plugins offer, replaced as a whole at each change and numbered.
@@ -46,6 +53,14 @@ pub struct Snapshot {
     pub tools: Vec<Arc<dyn Tool>>,
     pub commands: Vec<Arc<dyn Command>>,
     pub providers: Vec<Arc<dyn Provider>>,
+    /// In the order they are asked: plugins by name, each one's as declared.
+    pub contributors: Vec<Arc<dyn Contributor>>,
+    /// The first one is used.
+    pub compactors: Vec<Arc<dyn Compactor>>,
+    /// In the order they are called: plugins by name, each one's as declared.
+    pub hooks: Vec<Arc<dyn Hook>>,
+    /// One owner each.
+    pub services: BTreeMap<String, Arc<dyn Service>>,
     pub plugins: Vec<PluginReport>,
 }
 
@@ -116,6 +131,80 @@ pub trait Provider: Send + Sync {
 pub trait ModelStream: Send {
     /// Returns the next event; nothing after a clean close; an error is the last word.
     fn next(&mut self) -> BoxFuture<'_, Option<Result<ModelEvent, ProviderError>>>;
+}
+
+/// A contributor of context.
+pub trait Contributor: Send + Sync {
+    /// Returns `<plugin>:<id>`.
+    fn name(&self) -> &str;
+
+    /// Returns where its pieces go and when it is asked.
+    fn placement(&self) -> &Placement;
+
+    /// Asks for its pieces, within its deadline.
+    fn contribute(
+        &self,
+        context: CallContext,
+        query: ContributeQuery,
+    ) -> BoxFuture<'static, Result<Vec<ContextPiece>, KernelError>>;
+}
+
+/// A strategy that shortens the context.
+pub trait Compactor: Send + Sync {
+    /// Returns `<plugin>:<id>`.
+    fn name(&self) -> &str;
+
+    /// Asks for a compaction, within its deadline: `TIMEOUT` past it, `INTERNAL` on any other failure.
+    fn compact(
+        &self,
+        context: CallContext,
+        over: CompactorContext,
+        reason: CompactReason,
+    ) -> BoxFuture<'static, Result<Compaction, KernelError>>;
+}
+
+/// A hook.
+pub trait Hook: Send + Sync {
+    /// Returns `<plugin>:<id>`.
+    fn name(&self) -> &str;
+
+    /// Returns whether it wants this point; `tool` is the tool's name as the model knows it, where there is one.
+    fn wants(&self, point: HookPoint, tool: Option<&str>) -> bool;
+
+    /// Asks for its decision. An answer that is late or wrong counts as the plugin's settings say (`onHookTimeout`:
+    /// continue, or deny) and raises a notice that names the hook; it is not an error here.
+    fn decide(
+        &self,
+        context: CallContext,
+        site: HookSite,
+        at: DecidePoint,
+    ) -> BoxFuture<'static, HookDecideResult>;
+
+    /// Tells it that something happened. Never waits: what a slow plugin does not take is dropped and counted.
+    fn observe(&self, site: &HookSite, at: &ObservePoint);
+}
+
+/// A service that a plugin offers to others.
+pub trait Service: Send + Sync {
+    /// Returns the plugin that owns it.
+    fn owner(&self) -> &str;
+
+    /// Returns the methods it speaks.
+    fn methods(&self) -> Vec<String>;
+
+    /// Calls a method, within its deadline; a method it does not speak is refused in words without asking.
+    fn call(
+        &self,
+        context: CallContext,
+        method: String,
+        params: Value,
+    ) -> BoxFuture<'static, Result<Value, KernelError>>;
+}
+
+/// Puts questions of a running call to the person it runs for.
+pub trait Asker: Send + Sync {
+    /// Asks; a person's cancel is an answer. Waits as long as the call runs.
+    fn ask(&self, question: InteractionKind) -> BoxFuture<'static, Result<Answer, KernelError>>;
 }
 
 /// A remark for the person, whoever listens.

@@ -69,6 +69,7 @@ fn context(cancel: &CancellationToken) -> CallContext {
         turn: Some(TurnId::mint()),
         cwd: "/".into(),
         cancel: cancel.clone(),
+        asker: None,
     }
 }
 

@@ -3,10 +3,13 @@
 //! It holds tools, commands, providers and the journal as ports and knows neither processes nor files.
 
 mod board;
+mod builtin;
 mod catalog;
+mod compaction;
 mod context;
 mod feed;
 mod gate;
+mod hooks;
 mod input;
 mod open;
 mod outbox;
@@ -177,8 +180,8 @@ impl Kernel {
     /// When the session is not live or can take nothing any more.
     pub async fn submit(&self, id: &SessionId, intent: IntentId, input: Input) -> Result<(), KernelError> {
         let session = self.parts.session(id)?;
-        let work = input::prepare(input, true).await;
-        session.write(Write::Submit { intent, work }).await
+        let work = input::prepare(input.clone(), true).await;
+        session.write(Write::Submit { intent, input: Box::new(input), work }).await
     }
 
     /// Interrupts a turn; the outcome is told by an `intentAck` frame.

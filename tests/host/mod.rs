@@ -172,6 +172,7 @@ pub(crate) fn context(snapshot: Arc<Snapshot>) -> CallContext {
         turn: Some(TurnId::mint()),
         cwd: "/tmp".into(),
         cancel: CancellationToken::new(),
+        asker: None,
     }
 }
 
