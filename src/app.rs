@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::bridge::PluginOffers;
 use crate::journal::JsonlJournal;
 use crate::kernel::{Board, Kernel, KernelSettings, PermissionMode, Rule};
-use crate::ports::Notices;
+use crate::ports::{Notice, Notices};
 use crate::settings::{self, OnHookTimeout, PluginSettings, Settings, SettingsError};
 use crate::supervisor::discovery::{self, DiscoveryError, PluginSource};
 use crate::supervisor::{PluginOptions, Supervisor, SupervisorConfig, guard};
@@ -72,8 +72,14 @@ impl AppError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoHome => Some("set HOME, or name both with `--config-dir` and `--data-dir`"),
-            Self::Plugin(_) => Some("`--plugin` takes the directory that `plugin.json` stands in"),
-            Self::Settings(_) | Self::Setting { .. } | Self::Directory { .. } | Self::System { .. } => None,
+            Self::Plugin(error) => error.hint(),
+            Self::Settings(SettingsError::Read { .. }) => Some("`--settings` takes the path of a TOML file"),
+            Self::Settings(SettingsError::Parse { .. }) => Some("correct that file: the settings are TOML"),
+            Self::Settings(SettingsError::Value { .. }) | Self::Setting { .. } => {
+                Some("correct that key, or take it out")
+            }
+            Self::Directory { .. } => Some("`--cwd` takes a directory that exists"),
+            Self::System { .. } => None,
         }
     }
 }
@@ -82,6 +88,7 @@ impl AppError {
 pub struct App {
     kernel: Kernel,
     supervisor: Arc<Supervisor>,
+    board: Arc<Board>,
     cwd: PathBuf,
 }
 
@@ -126,8 +133,8 @@ impl App {
         let supervisor = Arc::new(Supervisor::start(config));
         let offers = Arc::new(PluginOffers::new(Arc::clone(&supervisor), notices));
         let journal = Arc::new(JsonlJournal::new(places.data_dir));
-        let kernel = Kernel::new(offers, journal, board, kernel_settings);
-        Ok(Self { kernel, supervisor, cwd: places.cwd })
+        let kernel = Kernel::new(offers, journal, Arc::clone(&board), kernel_settings);
+        Ok(Self { kernel, supervisor, board, cwd: places.cwd })
     }
 
     /// Returns the kernel.
@@ -140,10 +147,12 @@ impl App {
         &self.cwd
     }
 
-    /// Closes the sessions, then stops the plugins; nothing of them is left.
-    pub async fn shutdown(self) {
+    /// Closes the sessions, then stops the plugins; nothing of them is left. Returns the remarks that came too late for
+    /// any session.
+    pub async fn shutdown(self) -> Vec<Notice> {
         self.kernel.shutdown().await;
         self.supervisor.shutdown().await;
+        self.board.take()
     }
 }
 

@@ -120,6 +120,9 @@ pub trait Provider: Send + Sync {
     /// Returns id, models and endpoint facts.
     fn spec(&self) -> &ProviderSpec;
 
+    /// Returns whether it can answer no more, because its process ended: trying again is of no use.
+    fn is_gone(&self) -> bool;
+
     /// Starts a stream; dropping it cancels it.
     fn stream(&self, context: CallContext, request: ModelRequest) -> Box<dyn ModelStream>;
 }

@@ -163,9 +163,9 @@ pub fn load(sources: &Sources) -> Result<(Settings, Vec<Notice>), SettingsError>
         }
     }
     if let Some(path) = &sources.file {
-        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
-        let table = read(path)?.ok_or_else(|| SettingsError::Read { path: path.clone(), source: missing })?;
-        merge(&mut merged, table);
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| SettingsError::Read { path: path.clone(), source })?;
+        merge(&mut merged, parse(path, &text)?);
         layers.push(path.clone());
     }
     notices.extend(unknown_keys(&merged));
@@ -182,10 +182,11 @@ fn read(path: &Path) -> Result<Option<Table>, SettingsError> {
         }
         Err(source) => return Err(SettingsError::Read { path: path.to_owned(), source }),
     };
-    let parsed = text.parse::<Table>();
-    parsed
-        .map(Some)
-        .map_err(|source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) })
+    parse(path, &text).map(Some)
+}
+
+fn parse(path: &Path, text: &str) -> Result<Table, SettingsError> {
+    text.parse().map_err(|source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) })
 }
 
 /// Lays `upper` over `lower`, table by table at every depth; anything else is replaced.

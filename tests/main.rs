@@ -1,9 +1,15 @@
 //! All black-box tests: they run the built programs and talk to them as their users do.
 
+#![expect(clippy::unwrap_used, reason = "the helpers of tests fail by panicking, as tests do")]
+#![expect(unreachable_pub, reason = "in one program of many files everything is unreachable from outside")]
+
 mod common;
 mod contract;
+mod plugins;
 mod print;
+mod processes;
 mod serve;
+mod usage;
 
 /// Every file here is a module of this program, or a program of its own in `Cargo.toml`: a forgotten one would never run.
 #[test]

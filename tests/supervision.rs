@@ -219,7 +219,7 @@ read()
     let texts: Vec<String> =
         running.heard.0.lock().unwrap().iter().map(|notice| notice.text.clone()).collect();
     assert!(texts[1].contains("not UTF-8"), "{texts:?}");
-    assert!(texts[2].ends_with("no JSON-RPC message (1 more times)"), "{texts:?}");
+    assert!(texts[2].ends_with("no JSON-RPC message (1 more)"), "{texts:?}");
 }
 
 #[tokio::test]

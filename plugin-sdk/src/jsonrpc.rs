@@ -88,9 +88,9 @@ pub enum Message {
 /// Why a line is no message.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MessageError {
-    /// The line is not JSON.
+    /// The line is not JSON; `cut` says that it only lacks its end.
     #[error("the line is not JSON: {reason}")]
-    NotJson { reason: String },
+    NotJson { reason: String, cut: bool },
     /// The line is JSON, but no message; `id` is what could be read of its id.
     #[error("the line is not a JSON-RPC 2.0 message: {reason}")]
     NotMessage { id: Option<RequestId>, reason: String },
@@ -102,8 +102,10 @@ impl Message {
     /// # Errors
     /// When the line is not JSON, or is JSON but no JSON-RPC 2.0 message.
     pub fn parse(line: &[u8]) -> Result<Self, MessageError> {
-        let value: Value = serde_json::from_slice(line)
-            .map_err(|error| MessageError::NotJson { reason: error.to_string() })?;
+        let value: Value = serde_json::from_slice(line).map_err(|error| MessageError::NotJson {
+            reason: error.to_string(),
+            cut: error.is_eof() && line.trim_ascii_start().starts_with(b"{"),
+        })?;
         Self::from_value(value)
     }
 
@@ -301,7 +303,13 @@ mod tests {
             let Err(MessageError::NotMessage { id, .. }) = parse(line) else { panic!("{line} is a message") };
             assert_eq!(id, expected, "{line}");
         }
-        assert!(matches!(parse("{"), Err(MessageError::NotJson { .. })));
-        assert!(matches!(parse(""), Err(MessageError::NotJson { .. })));
+        for (line, expected) in
+            [("{", true), (r#" {"id": 1"#, true), ("", false), ("[", false), ("hello", false)]
+        {
+            assert!(
+                matches!(parse(line), Err(MessageError::NotJson { cut, .. }) if cut == expected),
+                "{line}"
+            );
+        }
     }
 }

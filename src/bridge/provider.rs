@@ -29,6 +29,10 @@ impl Provider for PluginProvider {
         &self.spec
     }
 
+    fn is_gone(&self) -> bool {
+        self.connection.is_closed()
+    }
+
     fn stream(&self, context: CallContext, request: ModelRequest) -> Box<dyn ModelStream> {
         // The queue stands before the request is written, so that no event comes too early.
         let route = self.connection.open_stream();

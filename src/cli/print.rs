@@ -48,7 +48,7 @@ pub(super) fn run(args: &PrintArgs, host: &HostArgs) -> Result<ExitCode, CliErro
         let spec = SessionSpec { cwd: app.cwd().to_string_lossy().into_owned(), ..SessionSpec::default() };
         let request = PrintRequest { prompt, format, selector: SessionSelector::Create { spec } };
         let ending = surface::print(app.kernel(), request, app::interrupts()).await;
-        app.shutdown().await;
+        surface::print_notices(&app.shutdown().await).map_err(CliError::Output)?;
         Ok(match ending? {
             Ending::Done => ExitCode::SUCCESS,
             Ending::Failed => ExitCode::FAILURE,

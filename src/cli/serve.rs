@@ -24,7 +24,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
     app::block_on(app::Workers::Many, async move {
         let app = app::App::start(options)?;
         let served = surface::serve(app.kernel(), app::terminated()).await;
-        app.shutdown().await;
+        surface::print_notices(&app.shutdown().await).map_err(CliError::Output)?;
         match served.map_err(CliError::Output)? {
             Served::Done => Ok(ExitCode::SUCCESS),
             Served::ReaderGone => Ok(ExitCode::from(READER_GONE)),

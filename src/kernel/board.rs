@@ -23,8 +23,8 @@ impl Board {
         let _ = self.kernel.set(Arc::downgrade(kernel));
     }
 
-    /// Takes what waits, for a session that opens.
-    pub(super) fn take(&self) -> Vec<Notice> {
+    /// Takes what waits: for a session that opens, or for the end of the process.
+    pub fn take(&self) -> Vec<Notice> {
         self.lock().drain(..).collect()
     }
 

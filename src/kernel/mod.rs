@@ -228,7 +228,7 @@ impl Kernel {
         kind: String,
         payload: Value,
     ) -> Result<(), KernelError> {
-        self.live_or_stored(id).await?.write(Write::Extend { plugin, kind, payload }).await
+        self.live_or_stored(id).await?.extend(plugin, kind, payload).await
     }
 
     /// Sets a plugin's live state.

@@ -124,6 +124,11 @@ impl Outbox {
         self.ask(Entry::Flush).await
     }
 
+    /// Answers once everything pushed so far is published; drops the sender when that fails.
+    pub(super) fn tell_when_stored(&self, reply: oneshot::Sender<()>) {
+        self.enter([Entry::Flush(reply)]);
+    }
+
     /// Ends the publisher after what was pushed.
     pub(super) fn end(&self) {
         self.enter([Entry::End]);

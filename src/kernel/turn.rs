@@ -120,7 +120,8 @@ impl Turn {
             for event in response.close(ItemStatus::Failed) {
                 self.emit(event).await?;
             }
-            let delay = retry_delay(&error, attempt).ok_or_else(|| to_kernel(&error))?;
+            let delay = retry_delay(&error, attempt).filter(|_| !self.provider.is_gone());
+            let delay = delay.ok_or_else(|| to_kernel(&error))?;
             self.emit(Event::TurnRetrying {
                 turn: self.id.clone(),
                 attempt,

@@ -58,6 +58,21 @@ pub enum DiscoveryError {
 }
 
 impl DiscoveryError {
+    /// Returns what to do about it, where the error does not say so itself.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoManifest { .. } => Some("`--plugin` takes the directory that `plugin.json` stands in"),
+            Self::NotJson { .. } | Self::Unfit { .. } => {
+                Some("correct the manifest; `bingo schema plugin` has its shape under `Manifest`")
+            }
+            Self::Twice { .. } => Some("name only one of them"),
+            Self::Unreadable { .. }
+            | Self::Misnamed { .. }
+            | Self::BadName { .. }
+            | Self::Requires { .. } => None,
+        }
+    }
+
     /// Returns the error as a notice; a plugin that was found and not named is left out, and no more.
     pub fn to_notice(&self) -> Notice {
         let code = match self {

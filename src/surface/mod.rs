@@ -4,5 +4,5 @@ mod print;
 mod rpc;
 mod stdio;
 
-pub use print::{Ending, OutputFormat, PrintError, PrintRequest, print};
+pub use print::{Ending, OutputFormat, PrintError, PrintRequest, print, print_notices};
 pub use stdio::{Served, serve};

@@ -180,6 +180,71 @@ impl Client {
         self.call("session/submit", json!({ "session": session, "intent": intent, "input": input }));
     }
 
+    /// Opens a stored or live session; returns its snapshot.
+    #[track_caller]
+    pub fn open(&mut self, session: &str) -> Value {
+        let selector = json!({ "kind": "byId", "id": session });
+        self.call("session/open", json!({ "selector": selector }))["snapshot"].clone()
+    }
+
+    /// Interrupts whatever runs.
+    #[track_caller]
+    pub fn interrupt(&mut self, session: &str, intent: &str) {
+        let scope = json!({ "kind": "head" });
+        self.call("session/interrupt", json!({ "session": session, "intent": intent, "scope": scope }));
+    }
+
+    /// Puts text to a session as another session would.
+    #[track_caller]
+    pub fn deliver(&mut self, session: &str, intent: &str, text: &str, delivery: &str) {
+        let origin = json!({ "surface": "peer", "principal": "another session" });
+        let input = json!({ "kind": "text", "text": text, "origin": origin });
+        let params = json!({ "session": session, "intent": intent, "input": input, "delivery": delivery });
+        self.call("session/deliver", params);
+    }
+
+    /// Answers an interaction as a program does.
+    #[track_caller]
+    pub fn answer(&mut self, session: &str, intent: &str, interaction: &Value, answer: &Value) {
+        let params = json!({ "session": session, "intent": intent, "interaction": interaction,
+            "answer": answer, "activation": "programmatic" });
+        self.call("session/answer", params);
+    }
+
+    /// Reads frames until one of this kind; returns all of them, that one last.
+    #[track_caller]
+    pub fn until(&mut self, kind: &str) -> Vec<Value> {
+        self.events_until(|frame| frame["event"]["type"] == kind)
+    }
+
+    /// Reads frames until a delta ends with these words: deltas may come merged.
+    #[track_caller]
+    pub fn until_said(&mut self, words: &str) -> Vec<Value> {
+        self.events_until(|frame| frame["event"]["data"].as_str().is_some_and(|data| data.ends_with(words)))
+    }
+
+    /// Reads frames until the acknowledgement of this intent; returns all of them, that one last.
+    #[track_caller]
+    pub fn until_ack(&mut self, intent: &str) -> Vec<Value> {
+        self.events_until(|frame| frame["event"]["type"] == "intentAck" && frame["event"]["intent"] == intent)
+    }
+
+    /// Sends a line as it is and returns the response that it gets.
+    #[track_caller]
+    pub fn line(&mut self, line: impl AsRef<[u8]>) -> Value {
+        self.write(&[line.as_ref(), b"\n"].concat());
+        self.any_response()
+    }
+
+    /// Returns the exit code once the server ended by itself.
+    #[track_caller]
+    pub fn exit_code(&mut self) -> Option<i32> {
+        super::wait_until("the server ended", || {
+            let status = self.child.try_wait().unwrap();
+            status.map(|status| status.code()).ok_or_else(|| self.story())
+        })
+    }
+
     /// Submits text and returns every frame up to the turn's end.
     #[track_caller]
     pub fn turn(&mut self, session: &str, intent: &str, text: &str) -> Vec<Value> {
@@ -265,11 +330,14 @@ impl Drop for Client {
         // A server that a test left ends with its input; one that hangs is ended.
         for _ in 0..500 {
             if self.child.try_wait().is_ok_and(|status| status.is_some()) {
-                return;
+                break;
             }
             std::thread::park_timeout(std::time::Duration::from_millis(10));
         }
         self.kill();
+        let stderr = self.stderr();
+        let faulty = ["panicked at", "breaks the schema"].iter().any(|words| stderr.contains(words));
+        assert!(std::thread::panicking() || !faulty, "the server has a fault of its own\n{}", self.story());
     }
 }
 

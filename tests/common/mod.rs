@@ -4,17 +4,20 @@
 //! left alive.
 
 mod client;
+mod shape;
+mod started;
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub use client::{Client, fold};
+pub use shape::{is, shapes};
+pub use started::{Started, signal, spawn_with_stdout};
 
 /// The longest that a test waits for anything.
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A home, a config and a data folder, and a working directory of a test's own.
 pub struct Sandbox {
@@ -66,15 +69,53 @@ impl Sandbox {
         path
     }
 
-    /// A plugin folder whose program is `bingo-stress` with these faults; give it as `--plugin`.
+    /// A plugin folder whose program is `bingo-stress` with these faults; give it as `--plugin`. The processes that it
+    /// starts write their ids to the file `pids` there.
     pub fn stress(&self, faults: &str) -> PathBuf {
+        let env = serde_json::json!({ "BINGO_STRESS": faults, "BINGO_STRESS_PIDS": "${PLUGIN_ROOT}/pids" });
         let manifest = serde_json::json!({
             "name": "stress",
             "version": "1.0.0",
-            "entry": { "command": env!("CARGO_BIN_EXE_bingo-stress"), "env": { "BINGO_STRESS": faults } },
+            "entry": { "command": env!("CARGO_BIN_EXE_bingo-stress"), "env": env },
         });
         let path = self.write("plugins/stress/plugin.json", manifest.to_string());
         path.parent().unwrap().to_owned()
+    }
+
+    /// A plugin folder of this name whose program is this Python script behind `prelude.py`.
+    pub fn python(&self, name: &str, script: &str) -> PathBuf {
+        let entry = serde_json::json!({ "command": "python3", "args": ["-B", "${PLUGIN_ROOT}/main.py"] });
+        let manifest = serde_json::json!({ "name": name, "version": "1", "entry": entry });
+        let root = format!("plugins/{name}");
+        self.write(format!("{root}/main.py"), [include_str!("prelude.py"), script].concat());
+        let path = self.write(format!("{root}/plugin.json"), manifest.to_string());
+        path.parent().unwrap().to_owned()
+    }
+
+    /// A text with the sandbox's folder as `$SANDBOX` and each `(12ms)` as `(…ms)`, to be compared as a whole.
+    pub fn steady(&self, text: &str) -> String {
+        let text = text.replace(self.folder.path().to_str().unwrap(), "$SANDBOX");
+        let mut steady = String::new();
+        for piece in text.split_inclusive("ms)") {
+            match piece.strip_suffix("ms)").and_then(|head| head.rsplit_once('(')) {
+                Some((head, digits)) if digits.bytes().all(|digit| digit.is_ascii_digit()) => {
+                    steady += &format!("{head}(…ms)");
+                }
+                _ => steady += piece,
+            }
+        }
+        steady
+    }
+
+    /// The journal file of a session.
+    pub fn journal(&self, session: &str) -> PathBuf {
+        self.data().join("sessions").join(session).join("journal.jsonl")
+    }
+
+    /// The stored frames of a session.
+    pub fn stored(&self, session: &str) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(self.journal(session)).unwrap();
+        text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// A command of the program, in this sandbox.
@@ -91,16 +132,12 @@ impl Sandbox {
 
     /// Runs the program to its end with this standard input.
     pub fn run_with_input<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>, input: &[u8]) -> Ran {
-        let mut command = self.command(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        let input = input.to_owned();
-        // A program that does not read its input must not hold up the test.
-        let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
-        let output = child.wait_with_output().unwrap();
-        writer.join().unwrap();
-        Ran::from(output)
+        Started::spawn(self.command(args), input).finish()
+    }
+
+    /// Starts the program beside the test, without input.
+    pub fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Started {
+        Started::spawn(self.command(args), b"")
     }
 
     /// Starts `bingo serve --stdio` with these further arguments, and says who the client is.
@@ -150,13 +187,6 @@ impl Drop for Sandbox {
 /// Ends one process that a test started.
 pub fn end(id: u32) {
     drop(program("kill").arg("-KILL").arg(id.to_string()).stderr(Stdio::null()).status());
-}
-
-impl From<Output> for Ran {
-    fn from(output: Output) -> Self {
-        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        Self { stdout: text(&output.stdout), stderr: text(&output.stderr), code: output.status.code() }
-    }
 }
 
 impl Ran {

@@ -46,7 +46,7 @@ TOOL = [{"name": "t", "description": "d", "inputSchema": {}, "meta": {"own": 1}}
 "#;
 
 /// How long anything here may take before the test fails.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct Heard(pub(crate) Mutex<Vec<Notice>>);

@@ -1,3 +1,9 @@
 //! `bingo serve --stdio`, driven as a frontend drives it.
 
+mod attach;
+mod bad_input;
 mod conversation;
+mod crash;
+mod frames;
+mod queue;
+mod slow_reader;

@@ -219,7 +219,8 @@ impl Actor {
         self.closing = Some(Closing::new(reason));
     }
 
-    fn commit(&mut self) {
+    /// Hands the frames minted so far to the outbox.
+    pub(super) fn commit(&mut self) {
         if !self.batch.is_empty() {
             self.outbox.push(std::mem::take(&mut self.batch));
         }

@@ -16,7 +16,7 @@ use bingo_plugin_sdk::rpc::{Activation, ClientIdentity, Delivery, InterruptScope
 use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::SessionState;
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::KernelParts;
 use super::input::Work;
@@ -30,12 +30,32 @@ const MAX_WRITES: usize = 256;
 /// What a session is asked to do.
 #[derive(Debug)]
 pub(super) enum Write {
-    Submit { intent: IntentId, work: Result<Work, KernelError> },
-    Deliver { intent: IntentId, work: Result<Work, KernelError>, delivery: Delivery },
-    Interrupt { intent: IntentId, scope: InterruptScope },
+    Submit {
+        intent: IntentId,
+        work: Result<Work, KernelError>,
+    },
+    Deliver {
+        intent: IntentId,
+        work: Result<Work, KernelError>,
+        delivery: Delivery,
+    },
+    Interrupt {
+        intent: IntentId,
+        scope: InterruptScope,
+    },
     Answer(Box<AnswerWrite>),
-    Extend { plugin: String, kind: String, payload: Value },
-    Signal { plugin: String, kind: String, payload: Value },
+    /// `stored` hears when it is on the disk.
+    Extend {
+        plugin: String,
+        kind: String,
+        payload: Value,
+        stored: oneshot::Sender<()>,
+    },
+    Signal {
+        plugin: String,
+        kind: String,
+        payload: Value,
+    },
     Notice(Notice),
     Close(CloseReason),
 }
@@ -67,6 +87,21 @@ impl SessionHandle {
     /// `SESSION_CLOSED` when the session ended, with the reason when it could not be stored.
     pub(super) async fn write(&self, write: Write) -> Result<(), KernelError> {
         self.writes.send(write).await.map_err(|_| self.closed())
+    }
+
+    /// Hands over a plugin's durable state and waits until it is stored.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub(super) async fn extend(
+        &self,
+        plugin: String,
+        kind: String,
+        payload: Value,
+    ) -> Result<(), KernelError> {
+        let (stored, answer) = oneshot::channel();
+        self.write(Write::Extend { plugin, kind, payload, stored }).await?;
+        answer.await.map_err(|_| self.closed())
     }
 
     /// Hands over a remark without waiting; a session that is flooded loses it.

@@ -45,7 +45,11 @@ impl Actor {
             }
             Write::Interrupt { intent, scope } => self.interrupt(&intent, &scope),
             Write::Answer(answer) => self.answer(*answer),
-            Write::Extend { plugin, kind, payload } => self.emit(Event::Extension { plugin, kind, payload }),
+            Write::Extend { plugin, kind, payload, stored } => {
+                self.emit(Event::Extension { plugin, kind, payload });
+                self.commit();
+                self.outbox.tell_when_stored(stored);
+            }
             Write::Signal { plugin, kind, payload } => self.emit(Event::Signal { plugin, kind, payload }),
             Write::Notice(notice) => self.notice(notice),
             Write::Close(reason) => self.close(reason),

@@ -274,6 +274,11 @@ impl Connection {
         StreamRoute { shared: Arc::clone(&self.shared), call, queue }
     }
 
+    /// Returns whether it ended: every later call fails.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.calls.is_dead()
+    }
+
     /// Fails everything that waits, and every later call, with one reason; closes the plugin's input when what is
     /// being written is written. What the plugin still says is dropped.
     pub(crate) fn close(&self, reason: &Arc<str>) {

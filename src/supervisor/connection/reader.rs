@@ -40,6 +40,7 @@ impl Shared {
         match line {
             Line::Text(text) => match Message::parse(text.as_bytes()) {
                 Ok(message) => self.take_message(message),
+                Err(MessageError::NotJson { cut: true, .. }) => self.strays.note(Stray::CutOff, &text),
                 Err(MessageError::NotJson { .. }) => self.strays.note(Stray::Output, &text),
                 Err(MessageError::NotMessage { id, reason }) => self.take_faulty(&text, id, &reason),
             },

@@ -20,6 +20,8 @@ const SHOWN: usize = 120;
 pub(super) enum Stray {
     /// A line that is not JSON, an empty one too: something printed.
     Output,
+    /// A line that ends in the middle of its message.
+    CutOff,
     /// A line whose bytes are not UTF-8.
     NotUtf8,
     /// JSON, but no message.
@@ -45,6 +47,7 @@ impl Stray {
     fn what(self) -> &'static str {
         match self {
             Self::Output => "printed a line on stdout that is no JSON-RPC message",
+            Self::CutOff => "wrote a line that ends in the middle of a message",
             Self::NotUtf8 => "printed a line on stdout that is not UTF-8",
             Self::NotMessage => "sent a line that is no JSON-RPC 2.0 message",
             Self::TooLong => "sent a line over the limit that belongs to no call",
@@ -109,7 +112,7 @@ impl Strays {
     }
 
     fn sum_up(&self, stray: Stray, untold: u64) {
-        self.post(stray, format!("{}: {} ({untold} more times)", self.plugin, stray.what()));
+        self.post(stray, format!("{}: {} ({untold} more)", self.plugin, stray.what()));
     }
 
     fn post(&self, stray: Stray, text: String) {
@@ -146,10 +149,7 @@ mod tests {
         );
         tokio::time::advance(SUM_UP).await;
         strays.note(Stray::Output, "and again");
-        assert_eq!(
-            heard.texts()[2],
-            "p: printed a line on stdout that is no JSON-RPC message (2 more times)"
-        );
+        assert_eq!(heard.texts()[2], "p: printed a line on stdout that is no JSON-RPC message (2 more)");
         strays.note(Stray::Output, "x");
         strays.finish();
         assert_eq!(heard.texts().len(), 4);

@@ -19,6 +19,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::kernel::{Attachment, GivenAnswer, Kernel, Published};
+use crate::ports::Notice;
 use questions::Asked;
 use text::TextWriter;
 
@@ -218,6 +219,16 @@ impl Writer {
 fn failure(error: &KernelError) -> std::io::Result<()> {
     let message: String = error.message.replace('\n', " ").chars().take(200).collect();
     remark(&format!("error: {message}"), &format!("[error] code={} msg={message}", error.code))
+}
+
+/// Writes remarks that no session showed to stderr.
+///
+/// # Errors
+/// When stderr cannot be written.
+pub fn print_notices(notices: &[Notice]) -> std::io::Result<()> {
+    notices.iter().try_for_each(|Notice { code, text, .. }| {
+        remark(&format!("note: {text}"), &format!("[notice] {code} {text}"))
+    })
 }
 
 /// Writes a line to stderr, worded for whoever reads it.

@@ -13,11 +13,11 @@ use bingo_plugin_sdk::rpc::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use super::dispatch::Job;
 use super::{Output, kernel_error};
-use crate::kernel::{FrameStream, GivenAnswer, Kernel};
+use crate::kernel::{FeedStream, FrameStream, GivenAnswer, Kernel};
 use crate::schema::{self, Part};
 
 /// One client.
@@ -32,7 +32,8 @@ pub(super) struct Connection {
 /// Tasks that write frames to the client; each ends with its session, its replacement, or the connection.
 #[derive(Default)]
 struct Forwarders {
-    sessions: BTreeMap<SessionId, AbortHandle>,
+    /// By open session; empty while one is being replaced.
+    sessions: BTreeMap<SessionId, Option<JoinHandle<()>>>,
     gateway: Option<AbortHandle>,
 }
 
@@ -40,7 +41,7 @@ struct Forwarders {
 enum Follow {
     Nothing,
     Frames { session: SessionId, replay: Vec<Frame>, stream: FrameStream },
-    Gateway,
+    Gateway(FeedStream),
 }
 
 type Answered = Result<(Value, Follow), RpcError>;
@@ -74,6 +75,11 @@ impl Connection {
         {
             tracing::error!(%fault, "a reply breaks the schema");
         }
+        if let Follow::Frames { session, .. } = &follow {
+            self.silence(session).await;
+            // Open from the reply on: the client's next request may run before the frames are followed.
+            self.lock().sessions.entry(session.clone()).or_default();
+        }
         self.reply(Some(job.id), outcome).await;
         self.follow(follow);
         lane
@@ -93,7 +99,7 @@ impl Connection {
     /// Stops writing frames.
     pub(super) fn detach_all(&self) {
         let mut forwarders = self.lock();
-        std::mem::take(&mut forwarders.sessions).into_values().for_each(|task| task.abort());
+        std::mem::take(&mut forwarders.sessions).into_values().flatten().for_each(|task| task.abort());
         forwarders.gateway.take().into_iter().for_each(|task| task.abort());
     }
 
@@ -111,7 +117,7 @@ impl Connection {
                 value(&ListResult { sessions })
             }
             "session/open" => self.open(read::<methods::OpenSession>(params)?).await,
-            "session/close" => self.close(&read::<methods::CloseSession>(params)?.session),
+            "session/close" => self.close(&read::<methods::CloseSession>(params)?.session).await,
             "session/delete" => {
                 let session = read::<methods::DeleteSession>(params)?.session;
                 self.kernel.delete(&session).await.map_err(|error| kernel_error(&error))?;
@@ -129,7 +135,7 @@ impl Connection {
                 self.write(&job.method, params).await
             }
             "catalog/read" => value(&self.kernel.catalog(read::<methods::ReadCatalog>(params)?.kind).await),
-            "gateway/subscribe" => Ok((json!({}), Follow::Gateway)),
+            "gateway/subscribe" => Ok((json!({}), Follow::Gateway(self.kernel.subscribe_gateway()))),
             other => Err(RpcError::new(code::METHOD_NOT_FOUND, format!("there is no method `{other}`"))),
         }
     }
@@ -174,12 +180,22 @@ impl Connection {
         Ok((json!({}), Follow::Frames { session: params.session, replay, stream }))
     }
 
-    fn close(&self, session: &SessionId) -> Answered {
+    async fn close(&self, session: &SessionId) -> Answered {
         self.kernel.require_live(session).map_err(|error| kernel_error(&error))?;
-        if let Some(task) = self.lock().sessions.remove(session) {
-            task.abort();
-        }
+        self.silence(session).await;
+        self.lock().sessions.remove(session);
         done()
+    }
+
+    /// Ends what is sent of a session, so that no frame of an earlier attachment comes behind the next reply. A task
+    /// that was told to end may be in the middle of sending: it is waited for.
+    async fn silence(&self, session: &SessionId) {
+        let replaced = self.lock().sessions.get_mut(session).and_then(Option::take);
+        if let Some(task) = replaced {
+            task.abort();
+            // Its end is what was wanted, whichever way it came.
+            drop(task.await);
+        }
     }
 
     /// Writes of a client that has the session open.
@@ -241,15 +257,15 @@ impl Connection {
         match follow {
             Follow::Nothing => {}
             Follow::Frames { session, replay, stream } => {
-                let task = tokio::spawn(forward(self.output.clone(), replay, stream)).abort_handle();
-                if let Some(replaced) = self.lock().sessions.insert(session, task) {
+                let task = tokio::spawn(forward(self.output.clone(), replay, stream));
+                if let Some(replaced) = self.lock().sessions.insert(session, Some(task)).flatten() {
                     replaced.abort();
                 }
             }
-            Follow::Gateway => {
+            Follow::Gateway(feed) => {
                 let mut forwarders = self.lock();
                 if forwarders.gateway.is_none() {
-                    let feed = forward_gateway(self.output.clone(), self.kernel.subscribe_gateway());
+                    let feed = forward_gateway(self.output.clone(), feed);
                     forwarders.gateway = Some(tokio::spawn(feed).abort_handle());
                 }
             }
@@ -280,7 +296,7 @@ async fn forward(output: Output, replay: Vec<Frame>, mut stream: FrameStream) {
     }
 }
 
-async fn forward_gateway(output: Output, mut feed: crate::kernel::FeedStream) {
+async fn forward_gateway(output: Output, mut feed: FeedStream) {
     loop {
         let params = json!(feed.next().await);
         if let Err(fault) = schema::rpc().check("gateway/event", Part::Params, &params) {
