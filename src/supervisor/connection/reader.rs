@@ -9,7 +9,7 @@ use bingo_plugin_sdk::calls::{PROTOCOL, ToolProgressParams, methods, notificatio
 use bingo_plugin_sdk::jsonrpc::{
     Message, MessageError, Method, Notice as WireNotice, RequestId, RpcError, code,
 };
-use bingo_plugin_sdk::ndjson::Line;
+use bingo_plugin_sdk::ndjson::{IdScan, Line};
 use bingo_plugin_sdk::provider::ProviderDeltaParams;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -41,7 +41,7 @@ impl Shared {
             Line::Text(text) => match Message::parse(text.as_bytes()) {
                 Ok(message) => self.take_message(message),
                 Err(MessageError::NotJson { cut: true, .. }) => self.strays.note(Stray::CutOff, &text),
-                Err(MessageError::NotJson { .. }) => self.strays.note(Stray::Output, &text),
+                Err(MessageError::NotJson { reason, .. }) => self.take_broken(&text, &reason),
                 Err(MessageError::NotMessage { id, reason }) => self.take_faulty(&text, id, &reason),
             },
             Line::NotUtf8 { lossy, id } => {
@@ -51,6 +51,20 @@ impl Shared {
             }
             Line::TooLong { length, id } => self.take_too_long(length, id),
         }
+    }
+
+    /// Takes a line that is not JSON. One that looks like a response, with half a character or a NUL in a string, fails
+    /// its call; anything else was printed.
+    fn take_broken(&self, text: &str, reason: &str) {
+        if text.starts_with('{') && !text.contains(r#""method""#) {
+            let mut scan = IdScan::default();
+            scan.feed(text.as_bytes());
+            let reason = format!("its line is not JSON: {reason}");
+            if scan.id().is_some_and(|id| self.fail(&id, &reason)) {
+                return;
+            }
+        }
+        self.strays.note(Stray::Output, text);
     }
 
     fn take_too_long(&self, length: u64, id: Option<RequestId>) {

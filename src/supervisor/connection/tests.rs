@@ -98,7 +98,15 @@ async fn answered(line: &[u8]) -> String {
 async fn a_response_that_cannot_be_used_fails_its_call_at_once() {
     let unusable = "p: the response to command/complete cannot be used: ";
     let long = "x".repeat(200);
-    let cases: [(&[u8], &str); 9] = [
+    let cases: [(&[u8], &str); 11] = [
+        (
+            br#"{"jsonrpc":"2.0","id":1,"result":{"a":"\ud800"}}"#,
+            "its line is not JSON: unexpected end of hex escape at line 1 column 46",
+        ),
+        (
+            b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"\0\"}",
+            "its line is not JSON: control character (\\u0000-\\u001F) found while parsing a string at line 1 column 35",
+        ),
         (
             br#"{"jsonrpc":"2.0","id":"1","result":{}}"#,
             "its id came back as the string \"1\", it was sent as the number 1",
