@@ -62,6 +62,8 @@ struct State {
     /// Bytes waiting, the message being written included.
     bytes: usize,
     closed: bool,
+    /// An observation found no room, and nothing was written since.
+    refusing: bool,
     /// Observations that found no room, all and those nobody was told of.
     dropped: u64,
     untold: u64,
@@ -89,14 +91,16 @@ impl Outbox {
         self.push_within(self.limit.saturating_add(RESERVE), line, None)
     }
 
-    /// Returns whether observations find no room.
+    /// Returns whether observations find no room, so that they need not be made.
     pub(super) fn is_crowded(&self) -> bool {
-        self.lock().bytes > self.limit / 2
+        let state = self.lock();
+        state.bytes > 0 && (state.refusing || state.bytes > self.limit / 2)
     }
 
     /// Queues an observation, or drops and counts it. Half of the queue is left to calls.
     pub(super) fn push_or_drop(&self, line: String) {
         if self.push_within(self.limit / 2, line, None).is_err() {
+            self.lock().refusing = true;
             self.drop_one();
         }
     }
@@ -167,6 +171,7 @@ impl Outbox {
     fn written(&self, bytes: usize) -> Option<u64> {
         let mut state = self.lock();
         state.bytes -= bytes;
+        state.refusing = false;
         // Only once it has caught up: while it lags more will be dropped, and one sum is enough.
         let quiet = state.told.is_none_or(|told| told.elapsed() >= TELL);
         if state.untold == 0 || state.bytes > 0 || !quiet {
