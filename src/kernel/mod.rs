@@ -3,10 +3,13 @@
 //! It holds tools, commands, providers and the journal as ports and knows neither processes nor files.
 
 mod board;
+mod builtin;
 mod catalog;
+mod compaction;
 mod context;
 mod feed;
 mod gate;
+mod hooks;
 mod input;
 mod open;
 mod outbox;
@@ -116,6 +119,9 @@ pub struct Resumption {
     pub stream: FrameStream,
 }
 
+/// The most bytes of items in one page of history, unless one item is larger: a line to a client is bounded.
+const MAX_PAGE: usize = 32 * 1024 * 1024;
+
 /// The input room a model is taken to have when nobody says: tokens of input and output together.
 const DEFAULT_WINDOW: u64 = 200_000;
 
@@ -174,8 +180,8 @@ impl Kernel {
     /// When the session is not live or can take nothing any more.
     pub async fn submit(&self, id: &SessionId, intent: IntentId, input: Input) -> Result<(), KernelError> {
         let session = self.parts.session(id)?;
-        let work = input::prepare(input, true).await;
-        session.write(Write::Submit { intent, work }).await
+        let work = input::prepare(input.clone(), true).await;
+        session.write(Write::Submit { intent, input: Box::new(input), work }).await
     }
 
     /// Interrupts a turn; the outcome is told by an `intentAck` frame.
@@ -245,7 +251,8 @@ impl Kernel {
         self.live_or_stored(id).await?.write(Write::Signal { plugin, kind, payload }).await
     }
 
-    /// Reads a page of a session's items (kernel rule 3.2.19).
+    /// Reads a page of a session's items (kernel rule 3.2.19); a page that would be too large for one line is shorter, and
+    /// `next` goes on from there.
     ///
     /// # Errors
     /// When the session is not live.
@@ -253,7 +260,16 @@ impl Kernel {
         let state = self.parts.session(id)?.read().await?;
         let before = page.before.and_then(|id| state.items.iter().position(|item| item.id == id));
         let end = before.unwrap_or(state.items.len());
-        let start = if page.limit == 0 { 0 } else { end.saturating_sub(page.limit) };
+        let most = if page.limit == 0 { usize::MAX } else { page.limit };
+        let mut start = end;
+        let mut bytes = 0;
+        while start > 0 && end - start < most {
+            bytes += serde_json::to_vec(&state.items[start - 1]).map_or(0, |json| json.len());
+            if bytes > MAX_PAGE && start < end {
+                break;
+            }
+            start -= 1;
+        }
         let items: Vec<Item> = state.items[start..end].iter().map(|item| (**item).clone()).collect();
         let next = items.first().filter(|_| start > 0).map(|item| item.id.clone());
         Ok(HistoryChunk { items, next, generation: state.history_generation })

@@ -7,13 +7,17 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bingo_plugin_sdk::calls::{HookSite, ObservePoint};
 use bingo_plugin_sdk::event::{CloseReason, Event, Frame};
+use bingo_plugin_sdk::handshake::HookPoint;
 use bingo_plugin_sdk::ids::Seq;
 use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::{SessionState, SnapshotLimits};
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::KernelParts;
+use super::hooks;
 use super::stream::{FrameStream, Published, SubscriberQueue};
 use crate::ports::{Epoch, Journal, JournalError};
 use crate::settings::SyncMode;
@@ -80,12 +84,12 @@ struct OutboxState {
 
 impl Outbox {
     /// Returns the outbox and its publisher, which must be run.
-    pub(super) fn new(store: Store, state: SessionState) -> (Self, Publisher) {
+    pub(super) fn new(parts: Arc<KernelParts>, store: Store, state: SessionState) -> (Self, Publisher) {
         let shared =
             Arc::new(Shared { state: Mutex::default(), pushed: Notify::new(), drained: Notify::new() });
         let summary = watch::Sender::new(Arc::new(state.summary.clone()));
         let publisher =
-            Publisher { shared: Arc::clone(&shared), store, state, subscribers: Vec::new(), summary };
+            Publisher { parts, shared: Arc::clone(&shared), store, state, subscribers: Vec::new(), summary };
         (Self { shared }, publisher)
     }
 
@@ -181,6 +185,7 @@ impl Store {
 
 /// The disk's end: writes, folds what is stored, and fans it out.
 pub(super) struct Publisher {
+    parts: Arc<KernelParts>,
     shared: Arc<Shared>,
     store: Store,
     state: SessionState,
@@ -262,8 +267,27 @@ impl Publisher {
             summary.updated_at.clone_from(&frame.ts);
             self.summary.send_replace(Arc::new(summary));
         }
+        self.observe(&frame);
         let published = Published::new(frame);
         self.subscribers.retain(|subscriber| subscriber.push(&published));
+    }
+
+    /// Tells hooks of a stored frame; deltas are not told.
+    fn observe(&self, frame: &Frame) {
+        if matches!(frame.event, Event::ItemDelta { .. }) {
+            return;
+        }
+        let snapshot = self.parts.offers.snapshot();
+        if !hooks::any_wants(&snapshot, HookPoint::Event) {
+            return;
+        }
+        let site = HookSite {
+            session: frame.session.clone(),
+            turn: self.state.turn.as_ref().map(|turn| turn.id.clone()),
+            cwd: self.state.summary.cwd.clone(),
+            model: self.state.summary.model.clone(),
+        };
+        hooks::observe(&snapshot, &site, &ObservePoint::Event { frame: Box::new(frame.clone()) });
     }
 
     /// Tells clients that the session ends here. These two frames are not stored: nothing can be.

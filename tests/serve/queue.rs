@@ -137,6 +137,21 @@ fn an_interrupt_ends_the_wait_for_another_try() {
 }
 
 #[test]
+fn an_interrupt_is_not_behind_a_flood_of_words() {
+    let sandbox = Sandbox::new();
+    let mut client = server(&sandbox, &[]);
+    let spec = json!({ "cwd": sandbox.work(), "provider": "stress", "model": "stress" });
+    let opened = client.call("session/open", json!({ "selector": { "kind": "create", "spec": spec } }));
+    let session = opened["session"].as_str().unwrap();
+    client.submit(session, "req_1", "100000000");
+    client.until("itemDelta");
+    client.interrupt(session, "req_x");
+    let frames = client.until("turnCompleted");
+    assert_eq!(shapes(&frames).last().unwrap(), "turnCompleted interrupted userCancel");
+    assert!(frames.len() < 10_000, "it waited behind {} frames", frames.len());
+}
+
+#[test]
 fn an_interrupt_names_the_turn_it_means() {
     let sandbox = Sandbox::new();
     let mut client = server(&sandbox, &[]);

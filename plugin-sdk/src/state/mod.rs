@@ -181,7 +181,8 @@ impl SessionState {
         let mut bytes = 0;
         while start > 0 && self.items.len() - start < limits.items {
             bytes += serde_json::to_vec(&self.items[start - 1]).map_or(0, |json| json.len());
-            if bytes > limits.bytes {
+            // The newest item is there whatever its size: a client pages back from what it holds.
+            if bytes > limits.bytes && start < self.items.len() {
                 break;
             }
             start -= 1;

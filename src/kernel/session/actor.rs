@@ -4,33 +4,37 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bingo_plugin_sdk::calls::{HookSite, ObservePoint, Phase};
 use bingo_plugin_sdk::event::{
     CancelReason, CloseReason, ErrorCode, Event, Frame, IntentOutcome, InterruptReason, KernelError,
     TurnStatus, Usage,
 };
-use bingo_plugin_sdk::ids::{IntentId, InteractionId, Seq, TurnId};
-use bingo_plugin_sdk::interaction::Interaction;
-use bingo_plugin_sdk::item::{Item, ItemBody, ItemStatus, ToolOutput};
+use bingo_plugin_sdk::handshake::HookPoint;
+use bingo_plugin_sdk::ids::{IntentId, InteractionId, ItemId, Seq, TurnId};
+use bingo_plugin_sdk::item::{Item, ItemBody, ItemStatus, Level, ToolOutput};
 use bingo_plugin_sdk::state::SessionState;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::writes::CommandDone;
+use super::commands::CommandDone;
+use super::intake::{Intake, IntakeDone};
+use super::questions::OpenQuestion;
 use super::{Begin, Write};
 use crate::kernel::KernelParts;
-use crate::kernel::gate::{Policy, Stance, question};
+use crate::kernel::compaction::{self, Cut};
+use crate::kernel::gate::Policy;
+use crate::kernel::hooks;
 use crate::kernel::outbox::Outbox;
 use crate::kernel::queue::Queue;
 use crate::kernel::response::new_item;
-use crate::kernel::turn::{Stop, TurnMessage, Verdict};
+use crate::kernel::turn::{CompactionDone, Stop, Transcript, TurnMessage};
+use crate::ports::Snapshot;
 use crate::telemetry;
 
 /// How long a closing session waits for its turn to wind down.
 const CLOSE_GRACE: Duration = Duration::from_secs(5);
-/// How long keyboard answers to a question are not taken (kernel rule 3.5.38).
-const KEYBOARD_GUARD: Duration = Duration::from_millis(400);
 /// Commands that may be done and not yet looked at.
 const MAX_DONE: usize = 64;
 /// What the model reads where a person interrupted.
@@ -52,6 +56,15 @@ pub(super) struct Actor {
     pub(super) commands: Vec<IntentId>,
     pub(super) done: mpsc::Sender<CommandDone>,
     pub(super) questions: BTreeMap<InteractionId, OpenQuestion>,
+    pub(super) intake: Intake,
+    pub(super) taken: mpsc::Sender<IntakeDone>,
+    /// What the model no longer sees.
+    cut: Option<Cut>,
+    /// The last item that the newest count of the context covers.
+    counted: Option<ItemId>,
+    /// Compactions thrown away in a row.
+    useless_compactions: u32,
+    taken_queue: mpsc::Receiver<IntakeDone>,
     pub(super) closing: Option<Closing>,
     done_queue: mpsc::Receiver<CommandDone>,
     next_seq: Seq,
@@ -63,17 +76,11 @@ pub(super) struct Actor {
 pub(super) struct RunningTurn {
     pub(super) id: TurnId,
     pub(super) cancel: CancellationToken,
+    pub(super) snapshot: Arc<Snapshot>,
     pub(super) interrupted: Option<InterruptReason>,
     pub(super) usage: Usage,
     pub(super) messages: mpsc::Receiver<TurnMessage>,
     pub(super) task: JoinHandle<Result<(), Stop>>,
-}
-
-/// A permission question that a turn waits for.
-pub(super) struct OpenQuestion {
-    pub(super) interaction: Interaction,
-    pub(super) guard: Instant,
-    pub(super) reply: oneshot::Sender<Verdict>,
 }
 
 /// A session that was told to close.
@@ -94,6 +101,7 @@ enum Wake {
     Write(Option<Write>),
     Turn(Option<TurnMessage>),
     Command(CommandDone),
+    Intake(IntakeDone),
     /// The disk took what was there, or failed.
     Drained,
     GraceOver,
@@ -103,6 +111,7 @@ impl Actor {
     /// Returns the actor after it published the head of this run.
     pub(super) fn new(parts: Arc<KernelParts>, begin: Begin, outbox: Outbox) -> Self {
         let (done, done_queue) = mpsc::channel(MAX_DONE);
+        let (taken, taken_queue) = mpsc::channel(MAX_DONE);
         let mut queue = Queue::default();
         queue.resume(begin.queue_revision);
         let policy = Policy::new(parts.settings.mode, parts.settings.allowed.clone());
@@ -117,6 +126,12 @@ impl Actor {
             commands: Vec::new(),
             done,
             questions: BTreeMap::new(),
+            intake: Intake::default(),
+            taken,
+            cut: begin.cut.clone(),
+            counted: None,
+            useless_compactions: 0,
+            taken_queue,
             closing: None,
             done_queue,
             next_seq: begin.first,
@@ -151,6 +166,7 @@ impl Actor {
                 Wake::Turn(Some(message)) => self.turn_message(message),
                 Wake::Turn(None) => self.turn_ended().await,
                 Wake::Command(done) => self.command_done(done),
+                Wake::Intake(done) => self.taken_in(done),
                 Wake::Drained => {}
                 Wake::GraceOver => {
                     self.stop_turn();
@@ -169,6 +185,7 @@ impl Actor {
             biased;
             write = writes.recv(), if self.closing.is_none() || !writes.is_closed() => Wake::Write(write),
             Some(done) = self.done_queue.recv() => Wake::Command(done),
+            Some(done) = self.taken_queue.recv() => Wake::Intake(done),
             message = next_message(&mut self.turn), if has_room => Wake::Turn(message),
             () = self.outbox.drained() => Wake::Drained,
             () = grace(until) => Wake::GraceOver,
@@ -199,13 +216,6 @@ impl Actor {
         self.emit_caused(Some(intent), Event::IntentAck { intent: intent.clone(), outcome });
     }
 
-    /// Closes every open question without an answer; who waits for it is told.
-    pub(super) fn cancel_interactions(&mut self, reason: CancelReason) {
-        for (id, _) in std::mem::take(&mut self.questions) {
-            self.emit(Event::InteractionCancelled { id, reason });
-        }
-    }
-
     /// Begins to close: the turn is cancelled, the rest follows when it wound down.
     pub(super) fn close(&mut self, reason: CloseReason) {
         if self.closing.is_some() {
@@ -230,8 +240,13 @@ impl Actor {
         match message {
             TurnMessage::Emit(event) => self.turn_event(event),
             // A turn that was cancelled meanwhile does not listen any more.
-            TurnMessage::Items(reply) => drop(reply.send(self.state.items.clone())),
-            TurnMessage::Gate(call, reply) => self.gate(&call, reply),
+            TurnMessage::Transcript(reply) => drop(reply.send(self.transcript())),
+            TurnMessage::Gate(request, reply) => self.gate(request, reply),
+            TurnMessage::Ask { item, question, reply } => self.ask(item, question, reply),
+            TurnMessage::Compacted(done, reply) => {
+                let counts = self.compacted(*done);
+                let _ = reply.send(counts);
+            }
             TurnMessage::Barrier(reply) => {
                 self.absorb();
                 let _ = reply.send(());
@@ -247,41 +262,89 @@ impl Actor {
             Event::TurnUsage { usage, .. } => turn.usage += *usage,
             _ => {}
         }
+        let counts = matches!(event, Event::TurnUsage { .. });
+        let ends_item = matches!(event, Event::ItemCompleted { .. });
         self.emit(event);
+        if counts {
+            self.counted = self.state.items.last().map(|item| item.id.clone());
+        }
+        if ends_item {
+            self.cancel_abandoned();
+        }
     }
 
-    fn gate(&mut self, call: &Arc<Item>, reply: oneshot::Sender<Verdict>) {
-        let ItemBody::ToolCall { name, input, .. } = &call.body else { return };
-        let verdict = match self.policy.stance(name) {
-            Stance::Allow => Verdict::Allowed,
-            Stance::Deny { reason } => Verdict::Denied(format!("Permission denied ({reason})")),
-            Stance::Ask { scope } => {
-                let (kind, answers) = question(name, input, &scope);
-                let interaction = Interaction {
-                    id: InteractionId::mint(),
-                    session: self.state.summary.id.clone(),
-                    turn: call.turn.clone(),
-                    item: Some(call.id.clone()),
-                    opened_at: telemetry::now(),
-                    guard_until: Some(telemetry::after(KEYBOARD_GUARD)),
-                    expires_at: None,
-                    kind,
-                    answers,
-                };
-                return self.open_question(interaction, reply);
-            }
+    /// Returns the transcript as the model sees it, and how full its context is.
+    fn transcript(&self) -> Transcript {
+        let items = Cut::visible(self.cut.as_ref(), &self.state.items);
+        let counted = self.counted.as_ref().and_then(|id| items.iter().rposition(|item| item.id == *id));
+        let uncounted = items.len() - counted.map_or(0, |place| place + 1);
+        Transcript {
+            uncounted,
+            usage: self.state.context.filter(|_| counted.is_some()),
+            failures: self.useless_compactions,
+            summary: self.state.summary.clone(),
+            items,
+        }
+    }
+
+    /// Takes a compactor's answer: the cut is published when it counts, and its cost is the turn's either way.
+    fn compacted(&mut self, done: CompactionDone) -> bool {
+        let CompactionDone { compaction, took } = done;
+        let Some(turn) = &mut self.turn else { return false };
+        turn.usage += compaction.usage;
+        let turn = turn.id.clone();
+        let visible = Cut::visible(self.cut.as_ref(), &self.state.items);
+        if let Some(reason) = compaction::useless(&compaction, &visible) {
+            self.useless_compactions += 1;
+            let text = format!("a compaction was thrown away: {reason}");
+            self.emit(Event::Notice { level: Level::Warn, code: "COMPACTION_USELESS".to_owned(), text });
+            return false;
+        }
+        self.useless_compactions = 0;
+        let body = ItemBody::Compaction {
+            summary: compaction.summary.clone(),
+            replaced: compaction::replaced(&compaction, &visible),
+            before: compaction.before,
+            after: compaction.after,
+            duration_ms: took.as_millis() as u64,
         };
-        drop(reply.send(verdict));
+        let item = new_item(Some(turn), 0, ItemStatus::Completed, body);
+        let summary = item.id.clone();
+        self.emit(Event::ItemCompleted { item: Arc::new(item) });
+        let generation = self.state.history_generation + 1;
+        let (boundary, kept) = (compaction.boundary, compaction.kept);
+        let event = Event::Compacted { generation, boundary, summary, kept };
+        self.cut = Cut::of(&event);
+        // Nobody has counted the shorter context yet.
+        self.counted = None;
+        self.emit(event);
+        true
     }
 
-    fn open_question(&mut self, interaction: Interaction, reply: oneshot::Sender<Verdict>) {
-        // Asked by a turn that was interrupted meanwhile: nobody waits for the answer.
-        if self.turn.as_ref().is_none_or(|turn| turn.interrupted.is_some()) {
+    /// Returns where hooks are called from when no turn calls them.
+    pub(super) fn site(&self) -> HookSite {
+        HookSite {
+            session: self.state.summary.id.clone(),
+            turn: self.turn.as_ref().map(|turn| turn.id.clone()),
+            cwd: self.state.summary.cwd.clone(),
+            model: self.state.summary.model.clone(),
+        }
+    }
+
+    /// Tells hooks that a turn begins or ended, with its items.
+    pub(super) fn observe_turn(&self, snapshot: &Snapshot, phase: Phase, turn: &TurnId) {
+        if !hooks::any_wants(snapshot, HookPoint::Turn) {
             return;
         }
-        self.emit(Event::InteractionOpened { interaction: Box::new(interaction.clone()) });
-        let guard = Instant::now() + KEYBOARD_GUARD;
-        self.questions.insert(interaction.id.clone(), OpenQuestion { interaction, guard, reply });
+        let own = self.state.items.iter().filter(|item| item.turn.as_ref() == Some(turn));
+        let items = own.map(|item| (**item).clone()).collect();
+        let site = HookSite { turn: Some(turn.clone()), ..self.site() };
+        hooks::observe(snapshot, &site, &ObservePoint::Turn { phase, turn: turn.clone(), items });
+    }
+
+    /// Tells hooks that this run of the session begins or ended.
+    pub(super) fn observe_session(&self, phase: Phase) {
+        hooks::observe(&self.parts.offers.snapshot(), &self.site(), &ObservePoint::Session { phase });
     }
 
     /// The turn's task let go of its channel: it is over, one way or another.
@@ -316,7 +379,8 @@ impl Actor {
             }
             TurnStatus::Completed | TurnStatus::Failed { .. } => self.end_open_items(ItemStatus::Failed),
         }
-        self.emit(Event::TurnCompleted { turn: turn.id, status, usage: turn.usage });
+        self.emit(Event::TurnCompleted { turn: turn.id.clone(), status, usage: turn.usage });
+        self.observe_turn(&turn.snapshot, Phase::End, &turn.id);
         if self.closing.is_none() {
             self.drain_queue();
         }

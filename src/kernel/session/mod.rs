@@ -1,15 +1,18 @@
 //! A session: one actor that owns its state, driven through a cloneable handle.
 //!
-//! `actor` has the loop and the turn's side, `writes` what clients ask for, `segment` how a run of a session begins and
-//! ends. Clients read from the outbox's published state and never wait for the actor.
+//! `actor` has the loop and the turn's side, `writes`, `commands` and `questions` what clients ask for, `intake` the way
+//! through the submit hooks, `segment` how a run of a session begins and ends. Clients read from the outbox's published state and never wait for the actor.
 
 mod actor;
+mod commands;
+mod intake;
+mod questions;
 mod segment;
 mod writes;
 
 use std::sync::Arc;
 
-use bingo_plugin_sdk::event::{CloseReason, ErrorCode, KernelError};
+use bingo_plugin_sdk::event::{CloseReason, ErrorCode, Input, KernelError};
 use bingo_plugin_sdk::ids::{IntentId, InteractionId, SessionId};
 use bingo_plugin_sdk::interaction::Answer;
 use bingo_plugin_sdk::rpc::{Activation, ClientIdentity, Delivery, InterruptScope};
@@ -32,6 +35,7 @@ const MAX_WRITES: usize = 256;
 pub(super) enum Write {
     Submit {
         intent: IntentId,
+        input: Box<Input>,
         work: Result<Work, KernelError>,
     },
     Deliver {
@@ -163,7 +167,7 @@ impl SessionHandle {
 pub(super) fn spawn(parts: Arc<KernelParts>, begin: Begin, store: Store) -> SessionHandle {
     let (writes, write_queue) = mpsc::channel(MAX_WRITES);
     let id = begin.state.summary.id.clone();
-    let (outbox, publisher) = Outbox::new(store, begin.state.clone());
+    let (outbox, publisher) = Outbox::new(Arc::clone(&parts), store, begin.state.clone());
     let summary = publisher.summary();
     tokio::spawn(publisher.run());
     let actor = actor::Actor::new(parts, begin, outbox.clone());

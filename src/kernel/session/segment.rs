@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bingo_plugin_sdk::calls::Phase;
 use bingo_plugin_sdk::event::{
     CancelReason, CloseReason, ConfigView, ErrorCode, Event, Frame, IntentOutcome, KernelError, TurnStatus,
 };
@@ -13,6 +14,7 @@ use bingo_plugin_sdk::state::SessionState;
 use serde_json::json;
 
 use super::actor::Actor;
+use crate::kernel::compaction::Cut;
 use crate::kernel::gate::POLICY_ID;
 use crate::ports::Notice;
 use crate::telemetry;
@@ -23,6 +25,8 @@ pub(in crate::kernel) struct Begin {
     pub(in crate::kernel) first: Seq,
     /// The newest revision of the queue that was announced.
     pub(in crate::kernel) queue_revision: u64,
+    /// What the model no longer sees.
+    pub(in crate::kernel) cut: Option<Cut>,
     /// Remarks that waited for a session to be shown in.
     pub(in crate::kernel) notices: Vec<Notice>,
     resumed: bool,
@@ -35,6 +39,7 @@ impl Begin {
             state: SessionState::new(summary),
             first: Seq(1),
             queue_revision: 0,
+            cut: None,
             notices: Vec::new(),
             resumed: false,
         }
@@ -55,7 +60,8 @@ impl Begin {
             _ => None,
         });
         let queue_revision = revisions.unwrap_or(0);
-        Some(Self { state, first, queue_revision, notices: Vec::new(), resumed: true })
+        let cut = frames.iter().rev().find_map(|frame| Cut::of(&frame.event));
+        Some(Self { state, first, queue_revision, cut, notices: Vec::new(), resumed: true })
     }
 }
 
@@ -74,6 +80,7 @@ impl Actor {
         if begin.resumed {
             self.close_lost_work(&begin.state);
         }
+        self.observe_session(Phase::Start);
         begin.notices.iter().cloned().for_each(|notice| self.notice(notice));
     }
 
@@ -131,6 +138,10 @@ impl Actor {
     /// Publishes the tail of this run: nothing waits any more, and the session is closed.
     pub(super) fn finish(&mut self, reason: CloseReason) {
         self.cancel_interactions(CancelReason::SessionClosed);
+        self.observe_session(Phase::End);
+        for intent in self.intake.cancel() {
+            self.reject(&intent, closed_error("the session closed before the hooks passed this line"));
+        }
         let waiting = self.queue.take_all();
         for line in &waiting {
             self.reject(&line.intent, closed_error("the session closed while this line waited"));

@@ -1,45 +1,35 @@
 //! What clients ask of a session: submit, deliver, interrupt, answer, extend, signal (kernel rules 3.3 to 3.6).
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use bingo_plugin_sdk::calls::CommandOutcome;
+use bingo_plugin_sdk::calls::Phase;
 use bingo_plugin_sdk::event::{
     CancelReason, ErrorCode, Event, IntentOutcome, InterruptReason, KernelError, TurnOrigin, Usage,
 };
 use bingo_plugin_sdk::ids::{IntentId, ItemId, TurnId};
-use bingo_plugin_sdk::interaction::{Answer, InteractionKind, ResolvedBy};
-use bingo_plugin_sdk::item::{ContentPart, DecisionKind, Item, ItemBody, ItemStatus, Level};
-use bingo_plugin_sdk::rpc::{Activation, Delivery, InterruptScope};
+use bingo_plugin_sdk::item::{Item, ItemBody, ItemStatus, Level};
+use bingo_plugin_sdk::rpc::{Delivery, InterruptScope};
 use bingo_plugin_sdk::session::Driver;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::actor::{Actor, OpenQuestion, RunningTurn};
-use super::{AnswerWrite, Write};
-use crate::kernel::gate::check_answer;
-use crate::kernel::input::{CommandLine, Prose, Work, title};
+use super::Write;
+use super::actor::{Actor, RunningTurn};
+use crate::kernel::input::{Prose, Work, title};
 use crate::kernel::queue::{MAX_WAITING, Unit, Waiting};
 use crate::kernel::response::new_item;
-use crate::kernel::turn::{Stop, Turn, Verdict};
-use crate::ports::{CallContext, Command, Notice};
+use crate::kernel::turn::{Purpose, Stop, Turn, TurnMessage};
+use crate::ports::{CallContext, Notice};
 
 /// Messages of a turn that may wait for the actor.
 const MAX_TURN_MESSAGES: usize = 64;
-
-/// A command that ended.
-pub(super) struct CommandDone {
-    intent: IntentId,
-    line: CommandLine,
-    outcome: Result<CommandOutcome, KernelError>,
-}
 
 impl Actor {
     /// Does what a client asked for.
     pub(super) fn write(&mut self, write: Write) {
         match write {
-            Write::Submit { intent, work } => self.accept(intent, work, Actor::submit),
+            Write::Submit { intent, input, work } => self.take_in(intent, *input, work),
             Write::Deliver { intent, work, delivery } => {
                 self.accept(intent, work, |actor, intent, work| actor.deliver(intent, work, delivery));
             }
@@ -54,26 +44,6 @@ impl Actor {
             Write::Notice(notice) => self.notice(notice),
             Write::Close(reason) => self.close(reason),
         }
-    }
-
-    /// A command ended: what it came to, then whatever waited for it (kernel rule 8.1.5).
-    pub(super) fn command_done(&mut self, done: CommandDone) {
-        let Some(place) = self.commands.iter().position(|intent| *intent == done.intent) else { return };
-        self.commands.remove(place);
-        let CommandDone { intent, line, outcome } = done;
-        if self.busy_command.as_ref() == Some(&intent) {
-            self.busy_command = None;
-        }
-        match outcome {
-            Ok(CommandOutcome::Prompt { text }) => self.expand(intent, &line, &text),
-            Ok(outcome) => {
-                let result = self.apply_outcome(outcome);
-                self.acknowledge(&intent, IntentOutcome::Applied { result });
-            }
-            Err(error) => self.reject(&intent, error),
-        }
-        self.publish_config();
-        self.drain_queue();
     }
 
     /// Does what waits, once nothing runs.
@@ -104,7 +74,7 @@ impl Actor {
         }
     }
 
-    fn accept(
+    pub(super) fn accept(
         &mut self,
         intent: IntentId,
         work: Result<Work, KernelError>,
@@ -120,7 +90,7 @@ impl Actor {
         }
     }
 
-    fn submit(&mut self, intent: IntentId, work: Work) {
+    pub(super) fn submit(&mut self, intent: IntentId, work: Work) {
         match work {
             Work::Command(line) => self.submit_command(intent, line),
             Work::Prose(prose) if self.state.summary.driver == Driver::Log => self.log(&intent, prose),
@@ -141,11 +111,11 @@ impl Actor {
         }
     }
 
-    fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         self.turn.is_some() || self.busy_command.is_some()
     }
 
-    fn enqueue(&mut self, intent: IntentId, work: Work, hold: bool) {
+    pub(super) fn enqueue(&mut self, intent: IntentId, work: Work, hold: bool) {
         if self.queue.is_full() {
             let message = format!("{MAX_WAITING} inputs wait in this session already; send it again later");
             return self.reject(&intent, KernelError::new(ErrorCode::NotReady, message));
@@ -185,7 +155,7 @@ impl Actor {
         for intent in &intents {
             self.acknowledge(intent, IntentOutcome::TurnStarted { turn: turn.clone() });
         }
-        self.start_turn(turn);
+        self.start_turn(turn, Purpose::Answer);
     }
 
     /// Records words as a user item; the first words of a person name the session.
@@ -214,10 +184,13 @@ impl Actor {
         self.emit(Event::SessionUpdated { summary: Box::new(summary) });
     }
 
-    fn start_turn(&mut self, id: TurnId) {
+    pub(super) fn start_turn(&mut self, id: TurnId, purpose: Purpose) {
         let (session, messages) = mpsc::channel(MAX_TURN_MESSAGES);
         let cancel = CancellationToken::new();
-        let turn = self.resolve_turn(id.clone(), cancel.clone(), session);
+        let context = self.context(Some(id.clone()), cancel.clone());
+        let snapshot = Arc::clone(&context.snapshot);
+        self.observe_turn(&snapshot, Phase::Start, &id);
+        let turn = self.resolve_turn(id.clone(), purpose, context, session);
         let task = tokio::spawn(async move {
             match turn {
                 Ok(turn) => turn.run().await,
@@ -225,27 +198,27 @@ impl Actor {
             }
         });
         let usage = Usage::default();
-        self.turn = Some(RunningTurn { id, cancel, interrupted: None, usage, messages, task });
+        self.turn = Some(RunningTurn { id, cancel, snapshot, interrupted: None, usage, messages, task });
     }
 
     /// Resolves once what a turn takes along: snapshot, provider, model and tools (kernel rule 4.1.1).
     fn resolve_turn(
         &self,
         id: TurnId,
-        cancel: CancellationToken,
-        session: mpsc::Sender<crate::kernel::turn::TurnMessage>,
+        purpose: Purpose,
+        context: CallContext,
+        session: mpsc::Sender<TurnMessage>,
     ) -> Result<Turn, KernelError> {
-        let context = self.context(Some(id.clone()), cancel);
         let (provider, model) = self.parts.resolve_model(&context.snapshot, &self.state.summary)?;
         let only = self.state.summary.tools.as_ref();
         let offered = |name: &String| only.is_none_or(|only| only.contains(name));
         let tools =
             context.snapshot.tools.iter().filter(|tool| offered(&tool.spec().name)).cloned().collect();
         let (system_extra, budget) = (self.state.summary.system_extra.clone(), self.parts.settings.budget);
-        Ok(Turn { id, context, provider, model, tools, system_extra, budget, session })
+        Ok(Turn { id, purpose, context, provider, model, tools, system_extra, budget, session })
     }
 
-    fn context(&self, turn: Option<TurnId>, cancel: CancellationToken) -> CallContext {
+    pub(super) fn context(&self, turn: Option<TurnId>, cancel: CancellationToken) -> CallContext {
         CallContext {
             snapshot: self.parts.offers.snapshot(),
             session: self.state.summary.id.clone(),
@@ -256,68 +229,15 @@ impl Actor {
         }
     }
 
-    fn submit_command(&mut self, intent: IntentId, line: CommandLine) {
-        let snapshot = self.parts.offers.snapshot();
-        let instant =
-            find_command(&snapshot.commands, &line.name).is_some_and(|command| command.spec().instant);
-        if self.is_busy() && !instant {
-            return self.enqueue(intent, Work::Command(line), false);
-        }
-        self.run_command(intent, line);
-    }
-
-    fn run_command(&mut self, intent: IntentId, line: CommandLine) {
-        let context = self.context(None, CancellationToken::new());
-        let Some(command) = find_command(&context.snapshot.commands, &line.name).cloned() else {
-            let message = format!("unknown command: /{}", line.name);
-            return self.reject(&intent, KernelError::new(ErrorCode::InvalidInput, message));
-        };
-        if !command.spec().instant {
-            self.busy_command = Some(intent.clone());
-        }
-        self.commands.push(intent.clone());
-        let running = tokio::spawn(command.run(context, line.args.clone()));
-        let done = self.done.clone();
-        tokio::spawn(async move {
-            let outcome = running.await.unwrap_or_else(|error| {
-                tracing::error!(command = line.name, %error, "a command panicked");
-                Err(KernelError::new(ErrorCode::Internal, "the command ended in an error of the host"))
-            });
-            // A session that closed meanwhile has rejected the command.
-            drop(done.send(CommandDone { intent, line, outcome }).await);
-        });
-    }
-
-    /// Applies what a command came to; returns what its acknowledgement says.
-    fn apply_outcome(&mut self, outcome: CommandOutcome) -> Value {
-        match outcome {
-            CommandOutcome::Applied { message: Some(message) } => json!({ "message": message }),
-            CommandOutcome::View { view } => json!({ "view": view }),
-            CommandOutcome::Record { body } => {
-                let turn = self.turn.as_ref().map(|turn| turn.id.clone());
-                let item = new_item(turn, 0, ItemStatus::Completed, body);
-                let id = item.id.clone();
-                self.emit(Event::ItemCompleted { item: Arc::new(item) });
-                json!({ "item": id })
-            }
-            CommandOutcome::Applied { message: None } | CommandOutcome::Prompt { .. } => json!({}),
-        }
-    }
-
-    /// A command became words for the model, under the intent of the typed line (kernel rule 8.1.4).
-    fn expand(&mut self, intent: IntentId, line: &CommandLine, text: &str) {
-        let mut origin = line.origin.clone();
-        origin.surface = "command".to_owned();
-        let parts = vec![ContentPart::text(format!("{}\n\n{text}", line.typed()))];
-        self.accept(intent, Ok(Work::Prose(Prose { parts, origin })), Actor::submit);
-    }
-
     fn interrupt(&mut self, intent: &IntentId, scope: &InterruptScope) {
         let wanted = |turn: &&mut RunningTurn| match scope {
             InterruptScope::Head => true,
             InterruptScope::Turn { turn: id } => turn.id == *id,
         };
         let Some(turn) = self.turn.as_mut().filter(wanted) else {
+            if *scope == InterruptScope::Head && !self.intake.is_empty() {
+                return self.interrupt_intake(intent);
+            }
             let error = KernelError::new(ErrorCode::NotReady, "no such turn is running");
             return self.reject(intent, error);
         };
@@ -328,52 +248,13 @@ impl Actor {
         self.acknowledge(intent, IntentOutcome::Applied { result });
     }
 
-    fn answer(&mut self, write: AnswerWrite) {
-        let open = match self.questions.get(&write.interaction) {
-            Some(open) => check(open, &write),
-            None => {
-                let message = format!("interaction {} is not open", write.interaction);
-                Err(KernelError::new(ErrorCode::InteractionClosed, message))
-            }
-        };
-        if let Err(error) = open {
-            return self.reject(&write.intent, error);
+    /// Takes submitted inputs off their way before their turn opens.
+    fn interrupt_intake(&mut self, intent: &IntentId) {
+        for submitted in self.intake.cancel() {
+            let error = KernelError::new(ErrorCode::NotReady, "interrupted before its turn opened");
+            self.reject(&submitted, error);
         }
-        let Some(open) = self.questions.remove(&write.interaction) else { return };
-        let AnswerWrite { intent, interaction: id, answer, client, .. } = write;
-        let by = ResolvedBy::Client { name: client.name, surface: client.surface };
-        self.emit_caused(Some(&intent), Event::InteractionResolved { id, answer: answer.clone(), by });
-        self.acknowledge(&intent, IntentOutcome::Applied { result: Value::Null });
-        self.decide(open, answer);
-    }
-
-    /// Records a person's decision about a call and lets the turn go on.
-    fn decide(&mut self, open: OpenQuestion, answer: Answer) {
-        let InteractionKind::Permission { tool, .. } = &open.interaction.kind else { return };
-        let (decision, verdict, feedback) = match answer {
-            Answer::AllowOnce | Answer::Confirm => (DecisionKind::Allow, Verdict::Allowed, None),
-            Answer::AllowSession { scope } => {
-                self.policy.allow_for_session(&scope);
-                (DecisionKind::AllowSession, Verdict::Allowed, None)
-            }
-            Answer::Deny { feedback } => {
-                let words = feedback.as_ref().map(|words| format!(": {words}")).unwrap_or_default();
-                let verdict = Verdict::Denied(format!("Permission denied by the user{words}"));
-                (DecisionKind::Deny, verdict, feedback)
-            }
-            Answer::Choice { .. } | Answer::Text { .. } | Answer::Cancel => {
-                let verdict = Verdict::Denied("Permission request cancelled".to_owned());
-                (DecisionKind::Deny, verdict, None)
-            }
-        };
-        let interaction = open.interaction.id.clone();
-        let body = ItemBody::PermissionReceipt { interaction, tool: tool.clone(), decision, feedback };
-        let round = self.state.turn.as_ref().map_or(0, |turn| turn.round);
-        let item = new_item(open.interaction.turn.clone(), round, ItemStatus::Completed, body);
-        self.emit(Event::ItemCompleted { item: Arc::new(item) });
-        self.publish_config();
-        // A turn that was cancelled meanwhile does not listen any more.
-        drop(open.reply.send(verdict));
+        self.acknowledge(intent, IntentOutcome::Applied { result: json!({}) });
     }
 
     /// Shows a remark of the host in the transcript.
@@ -389,20 +270,4 @@ impl Actor {
         let item: Item = new_item(None, 0, ItemStatus::Completed, body);
         self.emit(Event::ItemCompleted { item: Arc::new(item) });
     }
-}
-
-fn find_command<'a>(commands: &'a [Arc<dyn Command>], name: &str) -> Option<&'a Arc<dyn Command>> {
-    commands.iter().find(|command| {
-        let spec = command.spec();
-        spec.name == name || spec.aliases.iter().any(|alias| alias == name)
-    })
-}
-
-fn check(open: &OpenQuestion, write: &AnswerWrite) -> Result<(), KernelError> {
-    if write.activation == Activation::Keyboard && Instant::now() < open.guard {
-        let message = "the question has only just opened; answer again";
-        return Err(KernelError::new(ErrorCode::NotReady, message));
-    }
-    check_answer(&open.interaction.kind, &open.interaction.answers, &write.answer)
-        .map_err(|message| KernelError::new(ErrorCode::InvalidInput, message))
 }

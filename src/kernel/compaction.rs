@@ -1,0 +1,193 @@
+//! Compaction: when the context is shortened, what the model sees afterwards, and when it is given up
+//! (kernel rules 4.5.41 to 48).
+
+use std::sync::Arc;
+
+use bingo_plugin_sdk::calls::Compaction;
+use bingo_plugin_sdk::event::{ContextUsage, Event};
+use bingo_plugin_sdk::ids::ItemId;
+use bingo_plugin_sdk::item::{ContentPart, Item, ItemBody};
+
+/// Compactions thrown away in a row after which automatic ones are skipped.
+pub(super) const BREAKER: u32 = 3;
+/// Threshold compactions in one turn.
+pub(super) const MAX_PER_TURN: u32 = 2;
+/// Tool results that keep their text after an overflow.
+const KEPT_RESULTS: usize = 4;
+/// The most characters of an older tool result that keeps its text after an overflow.
+const SHORT_RESULT: usize = 1000;
+/// Characters that count as one token where nobody counted.
+const CHARACTERS_PER_TOKEN: u64 = 4;
+
+/// The last accepted cut: what the model sees in the place of the items before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cut {
+    boundary: ItemId,
+    summary: ItemId,
+    kept: Vec<ItemId>,
+}
+
+impl Cut {
+    /// Returns the cut that an event announces.
+    pub(super) fn of(event: &Event) -> Option<Self> {
+        let Event::Compacted { boundary, summary, kept, .. } = event else { return None };
+        Some(Self { boundary: boundary.clone(), summary: summary.clone(), kept: kept.clone() })
+    }
+
+    /// Returns what the model sees: kept items, the summary, the items from the boundary on (kernel rule 4.5.47).
+    pub(super) fn visible(cut: Option<&Self>, items: &[Arc<Item>]) -> Vec<Arc<Item>> {
+        let Some(cut) = cut else { return items.to_vec() };
+        // A rewind may have taken the boundary away; then the summary alone stands for what came before it.
+        let place = |id: &ItemId| items.iter().position(|item| item.id == *id);
+        let boundary = place(&cut.boundary).or_else(|| place(&cut.summary)).unwrap_or(0);
+        let summary = items.iter().filter(|item| item.id == cut.summary);
+        let before = items[..boundary].iter().filter(|item| cut.kept.contains(&item.id));
+        let after = items[boundary..].iter().filter(|item| item.id != cut.summary);
+        before.chain(summary).chain(after).cloned().collect()
+    }
+}
+
+/// Returns how many items a compaction replaces.
+pub(super) fn replaced(compaction: &Compaction, items: &[Arc<Item>]) -> u32 {
+    let before = items.iter().take_while(|item| item.id != compaction.boundary);
+    before.filter(|item| !compaction.kept.contains(&item.id)).count() as u32
+}
+
+/// Says why a compaction is thrown away, or nothing when it counts.
+pub(super) fn useless(compaction: &Compaction, items: &[Arc<Item>]) -> Option<String> {
+    let known = |id: &ItemId| items.iter().any(|item| item.id == *id);
+    if compaction.after >= compaction.before {
+        return Some(format!("it would leave {} tokens of {}", compaction.after, compaction.before));
+    }
+    if !known(&compaction.boundary) {
+        return Some(format!("its boundary {} is no item of the context", compaction.boundary));
+    }
+    let stray = compaction.kept.iter().find(|id| !known(id))?;
+    Some(format!("it keeps {stray}, which is no item of the context"))
+}
+
+/// Returns the context's size now: what the last response counted, and what came since by estimate.
+pub(super) fn estimate(last: Option<&ContextUsage>, since: &[Arc<Item>]) -> u64 {
+    let counted = last.map_or(0, |usage| usage.used);
+    counted.saturating_add(since.iter().map(|item| tokens(item)).sum())
+}
+
+/// Replaces the text of long tool results by a note, all but the last few, for the retry after an overflow.
+pub(super) fn elide(items: &mut [Arc<Item>]) {
+    let results = items
+        .iter_mut()
+        .rev()
+        .filter(|item| matches!(&item.body, ItemBody::ToolCall { output: Some(_), .. }));
+    for item in results.skip(KEPT_RESULTS) {
+        let length = result_characters(item);
+        if length <= SHORT_RESULT {
+            continue;
+        }
+        if let ItemBody::ToolCall { output: Some(output), .. } = &mut Arc::make_mut(item).body {
+            output.parts = vec![ContentPart::text(format!("[tool result elided: {length} chars]"))];
+        }
+    }
+}
+
+fn tokens(item: &Item) -> u64 {
+    let characters: usize = match &item.body {
+        ItemBody::User { parts, .. } => parts.iter().map(part_characters).sum(),
+        ItemBody::Assistant { text } | ItemBody::Reasoning { text, .. } => text.chars().count(),
+        ItemBody::ToolCall { input, .. } => input.to_string().len() + result_characters(item),
+        _ => 0,
+    };
+    characters as u64 / CHARACTERS_PER_TOKEN
+}
+
+fn result_characters(item: &Item) -> usize {
+    match &item.body {
+        ItemBody::ToolCall { output: Some(output), .. } => output.parts.iter().map(part_characters).sum(),
+        _ => 0,
+    }
+}
+
+fn part_characters(part: &ContentPart) -> usize {
+    match part {
+        ContentPart::Text { text } => text.chars().count(),
+        // Providers count a picture by its size in pixels; this is a usual one.
+        ContentPart::Image { .. } => 6000,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bingo_plugin_sdk::event::Usage;
+    use bingo_plugin_sdk::item::{ItemStatus, Origin, ToolOutput};
+    use serde_json::json;
+
+    use super::*;
+    use crate::kernel::response::new_item;
+
+    fn user(text: &str) -> Arc<Item> {
+        let body = ItemBody::User { parts: vec![ContentPart::text(text)], origin: Origin::surface("t") };
+        Arc::new(new_item(None, 0, ItemStatus::Completed, body))
+    }
+
+    fn call(text: &str) -> Arc<Item> {
+        let body = ItemBody::ToolCall {
+            call_id: "c".to_owned(),
+            name: "n".to_owned(),
+            input: json!({}),
+            output: Some(ToolOutput::text(text)),
+            progress: None,
+            duration_ms: None,
+        };
+        Arc::new(new_item(None, 0, ItemStatus::Completed, body))
+    }
+
+    fn compaction(boundary: &ItemId, kept: &[&ItemId], before: u64, after: u64) -> Compaction {
+        let kept = kept.iter().map(|id| (*id).clone()).collect();
+        let (summary, boundary) = ("s".to_owned(), boundary.clone());
+        Compaction { summary, boundary, kept, before, after, usage: Usage::default() }
+    }
+
+    #[test]
+    fn the_model_sees_kept_items_the_summary_and_the_rest() {
+        let items: Vec<_> = (0..5).map(|number| user(&number.to_string())).collect();
+        let (boundary, kept, summary) = (items[3].id.clone(), vec![items[1].id.clone()], items[4].id.clone());
+        let cut = Cut { boundary, kept, summary };
+        let ids = |items: &[Arc<Item>]| items.iter().map(|item| item.id.clone()).collect::<Vec<_>>();
+        let expected = [&items[1], &items[4], &items[3]].map(|item| item.id.clone());
+        assert_eq!(ids(&Cut::visible(Some(&cut), &items)), expected);
+        assert_eq!(ids(&Cut::visible(None, &items)), ids(&items));
+    }
+
+    #[test]
+    fn only_a_smaller_context_of_known_items_counts() {
+        let items = [user("a"), user("b")];
+        let (first, unknown) = (&items[0].id, ItemId::from("x"));
+        assert_eq!(useless(&compaction(first, &[], 10, 9), &items), None);
+        for wrong in [
+            compaction(first, &[], 10, 10),
+            compaction(&unknown, &[], 10, 9),
+            compaction(first, &[&unknown], 10, 9),
+        ] {
+            assert!(useless(&wrong, &items).is_some(), "{wrong:?}");
+        }
+        assert_eq!(replaced(&compaction(&items[1].id, &[], 10, 9), &items), 1);
+        assert_eq!(replaced(&compaction(&items[1].id, &[first], 10, 9), &items), 0);
+    }
+
+    #[test]
+    fn long_results_but_the_last_four_are_elided() {
+        let long = "x".repeat(1001);
+        let mut items: Vec<_> = (0..6).map(|_| call(&long)).collect();
+        items.insert(0, call("short"));
+        elide(&mut items);
+        let lengths: Vec<usize> = items.iter().map(|item| result_characters(item)).collect();
+        assert_eq!(lengths, [5, 32, 32, 1001, 1001, 1001, 1001]);
+    }
+
+    #[test]
+    fn what_came_since_the_last_count_is_estimated() {
+        let usage = ContextUsage { used: 100, window: 1000, trigger: 900 };
+        assert_eq!(estimate(Some(&usage), &[user(&"x".repeat(40))]), 110);
+        assert_eq!(estimate(None, &[]), 0);
+    }
+}

@@ -1,0 +1,123 @@
+//! Submitted inputs on their way through the hooks, one after another: the actor never waits for them.
+
+use std::collections::VecDeque;
+
+use bingo_plugin_sdk::calls::HookSite;
+use bingo_plugin_sdk::event::{ErrorCode, Input, IntentOutcome, KernelError};
+use bingo_plugin_sdk::handshake::HookPoint;
+use bingo_plugin_sdk::ids::{IntentId, SessionId};
+use bingo_plugin_sdk::rpc::Delivery;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::actor::Actor;
+use crate::kernel::hooks::{self, SubmitVerdict};
+use crate::kernel::input::{self, Work};
+use crate::kernel::queue::MAX_WAITING;
+use crate::kernel::{Kernel, KernelParts};
+use crate::ports::CallContext;
+
+/// Inputs that hooks have not passed yet, in order; only the first is with them.
+#[derive(Default)]
+pub(super) struct Intake {
+    waiting: VecDeque<(IntentId, Input)>,
+    /// Set while the first is with the hooks.
+    asking: Option<CancellationToken>,
+}
+
+impl Intake {
+    /// Returns whether nothing is on its way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Takes everything off its way; the hooks' answer to the first is not waited for.
+    pub(super) fn cancel(&mut self) -> Vec<IntentId> {
+        self.asking.take().into_iter().for_each(|asking| asking.cancel());
+        self.waiting.drain(..).map(|(intent, _)| intent).collect()
+    }
+}
+
+/// What became of a submitted input.
+pub(super) struct IntakeDone {
+    intent: IntentId,
+    outcome: Result<Taken, KernelError>,
+}
+
+enum Taken {
+    Work(Work),
+    Redirected(SessionId),
+}
+
+impl Actor {
+    /// Takes a submitted input in: past the hooks that want it, else at once.
+    pub(super) fn take_in(&mut self, intent: IntentId, input: Input, work: Result<Work, KernelError>) {
+        let wanted = hooks::any_wants(&self.parts.offers.snapshot(), HookPoint::Submit);
+        if self.closing.is_some() || work.is_err() || (self.intake.is_empty() && !wanted) {
+            return self.accept(intent, work, Actor::submit);
+        }
+        if self.intake.waiting.len() >= MAX_WAITING {
+            let message =
+                format!("{MAX_WAITING} inputs wait for this session's hooks already; send it again later");
+            return self.reject(&intent, KernelError::new(ErrorCode::NotReady, message));
+        }
+        self.intake.waiting.push_back((intent, input));
+        self.ask_submit_hooks();
+    }
+
+    /// The hooks passed an input, or did not.
+    pub(super) fn taken_in(&mut self, done: IntakeDone) {
+        // An interrupt or the session's end took it off its way meanwhile.
+        if self.intake.waiting.front().is_none_or(|(intent, _)| *intent != done.intent) {
+            return;
+        }
+        self.intake.waiting.pop_front();
+        self.intake.asking = None;
+        match done.outcome {
+            Ok(Taken::Work(work)) => self.accept(done.intent, Ok(work), Actor::submit),
+            Ok(Taken::Redirected(session)) => {
+                let result = json!({ "redirected": session });
+                self.acknowledge(&done.intent, IntentOutcome::Applied { result });
+            }
+            Err(error) => self.reject(&done.intent, error),
+        }
+        self.ask_submit_hooks();
+    }
+
+    /// Sends the first waiting input to the hooks, unless one is with them already.
+    fn ask_submit_hooks(&mut self) {
+        let Some((intent, input)) = self.intake.waiting.front().filter(|_| self.intake.asking.is_none())
+        else {
+            return;
+        };
+        let (intent, input) = (intent.clone(), input.clone());
+        let cancel = CancellationToken::new();
+        let (context, site) = (self.context(None, cancel.clone()), self.site());
+        let (parts, done) = (std::sync::Arc::clone(&self.parts), self.taken.clone());
+        self.intake.asking = Some(cancel.clone());
+        tokio::spawn(async move {
+            if let Some(outcome) = cancel.run_until_cancelled(pass(parts, &context, &site, input)).await {
+                // A session that ended meanwhile has rejected the input.
+                drop(done.send(IntakeDone { intent, outcome }).await);
+            }
+        });
+    }
+}
+
+/// Asks the hooks, then makes work of what they left.
+async fn pass(
+    parts: std::sync::Arc<KernelParts>,
+    context: &CallContext,
+    site: &HookSite,
+    input: Input,
+) -> Result<Taken, KernelError> {
+    match hooks::submit(context, site, input).await {
+        SubmitVerdict::Pass(input) => input::prepare(input, true).await.map(Taken::Work),
+        SubmitVerdict::Denied(words) => Err(KernelError::new(ErrorCode::PermissionDenied, words)),
+        SubmitVerdict::Redirect(session, input) => {
+            let kernel = Kernel { parts };
+            kernel.deliver(&session, IntentId::mint(), input, Delivery::Wake).await?;
+            Ok(Taken::Redirected(session))
+        }
+    }
+}
