@@ -13,7 +13,7 @@ use crate::bridge::PluginOffers;
 use crate::journal::JsonlJournal;
 use crate::kernel::{Board, Kernel, KernelSettings, PermissionMode, Rule};
 use crate::ports::{Notice, Notices};
-use crate::settings::{self, PluginSettings, Settings, SettingsError};
+use crate::settings::{self, OnHookTimeout, PluginSettings, Settings, SettingsError};
 use crate::supervisor::discovery::{self, DiscoveryError, PluginSource};
 use crate::supervisor::{PluginOptions, Supervisor, SupervisorConfig, guard};
 
@@ -229,7 +229,12 @@ fn plugin_options(
             key: format!("supervisor.{name}.timeouts"),
             reason: error.to_string(),
         })?;
-        let options = PluginOptions { env: own.env.clone(), inherit_env: own.inherit_env, timeouts };
+        let options = PluginOptions {
+            env: own.env.clone(),
+            inherit_env: own.inherit_env,
+            deny_unanswered: own.on_hook_timeout == OnHookTimeout::Deny,
+            timeouts,
+        };
         Ok((name.clone(), options))
     };
     settings.supervisor.iter().map(convert).collect()

@@ -71,8 +71,21 @@ pub struct PluginSettings {
     pub env: Vec<String>,
     /// Gives it all of them.
     pub inherit_env: bool,
+    /// What counts when one of its hooks does not decide.
+    pub on_hook_timeout: OnHookTimeout,
     /// Deadlines in milliseconds that differ from the defaults, by name.
     pub timeouts: BTreeMap<String, u64>,
+}
+
+/// What counts when a hook is asked and its answer is late, an error or unfit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnHookTimeout {
+    /// Goes on as if there were no hook.
+    #[default]
+    Continue,
+    /// Refuses what it was asked about.
+    Deny,
 }
 
 /// When an append to the journal is synced to the disk.

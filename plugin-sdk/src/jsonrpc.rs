@@ -116,6 +116,8 @@ impl Message {
     /// # Errors
     /// When the line is not JSON, or is JSON but no JSON-RPC 2.0 message.
     pub fn parse(line: &[u8]) -> Result<Self, MessageError> {
+        // Some runtimes begin their output with a byte-order mark, which means nothing here.
+        let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         let value: Value = serde_json::from_slice(line).map_err(|error| MessageError::NotJson {
             reason: error.to_string(),
             cut: error.is_eof() && line.trim_ascii_start().starts_with(b"{"),
@@ -311,6 +313,11 @@ mod tests {
         ] {
             let message = parse(line).unwrap();
             assert_eq!(parse(&message.to_line()).unwrap(), message, "{line}");
+            assert_eq!(
+                parse(&format!("\u{feff}{line}")).unwrap(),
+                message,
+                "a byte-order mark means nothing"
+            );
             assert!(!message.to_line().contains('\n'));
         }
     }

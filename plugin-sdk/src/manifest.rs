@@ -16,6 +16,10 @@ pub struct Manifest {
     /// JSON Schema of the plugin's own settings, the table `plugins.<name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Value>,
+    /// What must be there before this plugin is of use, each as `service:KEY`. While one is missing nothing of the
+    /// plugin is offered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<String>,
 }
 
 /// The program to start. `${PLUGIN_ROOT}` stands for the manifest's directory in `command`, `args` and the values of

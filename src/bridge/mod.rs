@@ -1,58 +1,50 @@
-//! The bridges: what ready plugins declared, as the ports that the kernel uses. Messages become values and errors here.
+//! The bridges: what ready plugins declared, as the ports that the kernel uses, and what plugins call, served. Messages
+//! become values and errors here.
 //!
 //! A snapshot is made once for each table of the supervisor and kept until the table changes. It owns no process.
 
+mod build;
 mod command;
+mod compactor;
+mod context;
+mod hook;
+mod host_service;
 mod provider;
+mod service;
 mod tool;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bingo_plugin_sdk::calls::{HOST_SERVICE, ServiceCallParams};
+use bingo_plugin_sdk::event::{ErrorCode, KernelError};
 use bingo_plugin_sdk::item::Level;
+use bingo_plugin_sdk::jsonrpc::{RpcError, code};
+use tokio::sync::watch;
 
-use crate::ports::{BoxFuture, Command, Notice, Notices, Offers, PluginReport, Provider, Snapshot, Tool};
-use crate::supervisor::{PluginEntry, PluginState, PluginTable, ReadyPlugin, Supervisor};
+use self::build::{Built, Clash};
+use self::service::{OpenCalls, PluginService};
+use crate::ports::{BoxFuture, Notice, Notices, Offers, Snapshot};
+use crate::supervisor::{CallError, CallFailure, Connection, Incoming, PluginTable, Served, Supervisor};
 
-/// The offers of a supervisor's plugins.
+/// The offers of a supervisor's plugins. While it lives, it also serves what the plugins call.
 pub struct PluginOffers {
     supervisor: Arc<Supervisor>,
-    notices: Arc<dyn Notices>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    current: Arc<Snapshot>,
-    /// Names that were taken, told once each.
-    told: HashSet<String>,
+    hub: Arc<Hub>,
 }
 
 impl PluginOffers {
-    /// Returns the offers; what a name clash drops is told to `notices`.
+    /// Returns the offers; what is not used of them is told to `notices`.
     pub fn new(supervisor: Arc<Supervisor>, notices: Arc<dyn Notices>) -> Self {
-        Self { supervisor, notices, state: Mutex::default() }
+        let hub = Arc::new(Hub::new(supervisor.subscribe(), notices));
+        supervisor.serve_calls(&(Arc::clone(&hub) as Arc<dyn Incoming>));
+        Self { supervisor, hub }
     }
 }
 
 impl Offers for PluginOffers {
     fn snapshot(&self) -> Arc<Snapshot> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Taken under the lock, so that an older table never replaces a newer one.
-        let table = self.supervisor.table();
-        if state.current.number != table.number {
-            let (snapshot, clashes) = build(&table);
-            state.current = Arc::new(snapshot);
-            let fresh: Vec<Clash> =
-                clashes.into_iter().filter(|clash| state.told.insert(clash.text.clone())).collect();
-            let current = Arc::clone(&state.current);
-            drop(state);
-            for Clash { code, text } in fresh {
-                self.notices.post(Notice { level: Level::Warn, code, text });
-            }
-            return current;
-        }
-        Arc::clone(&state.current)
+        self.hub.current().0
     }
 
     fn settled(&self) -> BoxFuture<'static, ()> {
@@ -60,78 +52,94 @@ impl Offers for PluginOffers {
     }
 }
 
-/// A name that another had first.
-struct Clash {
-    code: &'static str,
-    text: String,
+/// The table that counts now, built, and the account of what was told about it. It keeps no process alive.
+struct Hub {
+    table: watch::Receiver<Arc<PluginTable>>,
+    notices: Arc<dyn Notices>,
+    open: Arc<OpenCalls>,
+    state: Mutex<State>,
 }
 
-/// Makes the snapshot of a table. Where two have one name the first keeps it, in the order of the table.
-fn build(table: &PluginTable) -> (Snapshot, Vec<Clash>) {
-    let mut builder = Builder::default();
-    for plugin in &table.plugins {
-        builder.snapshot.plugins.push(report(plugin));
-        if let PluginState::Ready(ready) = &plugin.state {
-            builder.add(ready);
-        }
-    }
-    builder.snapshot.number = table.number;
-    (builder.snapshot, builder.clashes)
-}
+/// Services of plugins by their key.
+type Services = BTreeMap<String, PluginService>;
 
 #[derive(Default)]
-struct Builder {
-    snapshot: Snapshot,
-    clashes: Vec<Clash>,
-    names: BTreeSet<(&'static str, String)>,
+struct State {
+    snapshot: Arc<Snapshot>,
+    services: Arc<Services>,
+    /// Names that were taken, told once each.
+    told: HashSet<Clash>,
+    /// Requirements that nobody meets now and that were told.
+    needs: HashSet<Clash>,
 }
 
-impl Builder {
-    fn add(&mut self, ready: &ReadyPlugin) {
-        let (connection, declared) = (&ready.connection, &ready.declared);
-        let plugin = connection.plugin().to_string();
-        for spec in &declared.tools {
-            let tool = tool::PluginTool::new(connection.clone(), spec);
-            if self.take("tool", tool.spec().name.clone(), &plugin) {
-                self.snapshot.tools.push(Arc::new(tool));
-            }
-        }
-        for spec in &declared.commands {
-            if self.take("command", spec.name.clone(), &plugin) {
-                let command = command::PluginCommand::new(connection.clone(), spec.clone());
-                self.snapshot.commands.push(Arc::new(command) as Arc<dyn Command>);
-            }
-        }
-        for spec in &declared.providers {
-            if self.take("provider", spec.id.clone(), &plugin) {
-                let provider = provider::PluginProvider::new(connection.clone(), spec.clone());
-                self.snapshot.providers.push(Arc::new(provider) as Arc<dyn Provider>);
-            }
-        }
+impl Hub {
+    fn new(table: watch::Receiver<Arc<PluginTable>>, notices: Arc<dyn Notices>) -> Self {
+        Self { table, notices, open: Arc::default(), state: Mutex::default() }
     }
 
-    fn take(&mut self, kind: &'static str, name: String, plugin: &str) -> bool {
-        if self.names.insert((kind, name.clone())) {
-            return true;
+    /// Returns what counts now.
+    fn current(&self) -> (Arc<Snapshot>, Arc<Services>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Taken under the lock, so that an older table never replaces a newer one.
+        let table = Arc::clone(&self.table.borrow());
+        let changed = state.snapshot.number != table.number;
+        let fresh = if changed { state.replace(build::build(&table, &self.open)) } else { Vec::new() };
+        let current = (Arc::clone(&state.snapshot), Arc::clone(&state.services));
+        drop(state);
+        for Clash { code, text } in fresh {
+            self.notices.post(Notice { level: Level::Warn, code, text });
         }
-        let code = match kind {
-            "tool" => "TOOL_SHADOWED",
-            "command" => "COMMAND_TAKEN",
-            _ => "PROVIDER_TAKEN",
+        current
+    }
+
+    fn service_call(&self, caller: &Connection, call: ServiceCallParams) -> Served {
+        let (_, services) = self.current();
+        let Some(service) = services.get(&call.key).cloned() else {
+            let keys: Vec<&str> = services.keys().map(String::as_str).chain([HOST_SERVICE]).collect();
+            let text = format!("nobody has the service `{}`; there are {}", call.key, keys.join(", "));
+            return Served::refused(code::METHOD_NOT_FOUND, text);
         };
-        let text = format!("{plugin}: its {kind} `{name}` is not used: the name was taken before");
-        self.clashes.push(Clash { code, text });
-        false
+        let (open, caller) = (caller.open_call(), caller.plugin().clone());
+        Served::Later(Box::pin(async move {
+            let result = service.ask(Some(&caller), call.method, call.params).await;
+            drop(open);
+            result.map_err(|error| RpcError::new(code::INTERNAL_ERROR, error.to_string()))
+        }))
     }
 }
 
-fn report(plugin: &PluginEntry) -> PluginReport {
-    let (version, reason) = match &plugin.state {
-        PluginState::Ready(ready) => (&ready.declared.version, None),
-        PluginState::Starting => (&plugin.manifest.version, Some("it is starting".to_owned())),
-        PluginState::Unavailable { reason } => (&plugin.manifest.version, Some(reason.to_string())),
-    };
-    PluginReport { name: plugin.name.to_string(), version: version.clone(), enabled: true, reason }
+impl State {
+    /// Takes over what was built; returns the remarks that were not made before.
+    fn replace(&mut self, built: Built) -> Vec<Clash> {
+        let Built { snapshot, services, clashes, needs } = built;
+        (self.snapshot, self.services) = (Arc::new(snapshot), Arc::new(services));
+        let mut fresh: Vec<Clash> =
+            clashes.into_iter().filter(|clash| self.told.insert(clash.clone())).collect();
+        fresh.extend(needs.iter().filter(|need| !self.needs.contains(need)).cloned());
+        self.needs = needs.into_iter().collect();
+        fresh
+    }
+}
+
+impl Incoming for Hub {
+    fn serve(&self, caller: &Connection, call: ServiceCallParams) -> Served {
+        if call.key == HOST_SERVICE {
+            return host_service::serve(caller, &call.method, call.params);
+        }
+        self.service_call(caller, call)
+    }
+}
+
+/// Returns a failed call as the kernel knows errors: the plugin's name comes first.
+fn kernel_error(error: &CallError) -> KernelError {
+    let late = matches!(error.failure, CallFailure::Deadline { .. });
+    KernelError::new(if late { ErrorCode::Timeout } else { ErrorCode::Internal }, error.to_string())
+}
+
+/// Returns the error of a call that nobody waits for any more.
+fn cancelled(connection: &Connection) -> KernelError {
+    KernelError::new(ErrorCode::Internal, format!("{}: the call was cancelled", connection.plugin()))
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ impl Tool for PluginTool {
             let turn = context.turn.ok_or_else(|| {
                 KernelError::new(ErrorCode::Internal, "a tool can be called within a turn only")
             })?;
-            let route = connection.watch_tool(&call_id, progress);
+            let route = connection.watch_tool(&call_id, progress, context.asker);
             let params = ToolCallParams {
                 call_id: route.call_id.clone(),
                 name,
@@ -115,7 +115,8 @@ impl Drop for Running {
     }
 }
 
-/// Waits until there was no progress for `idle`; for ever when that is 0.
+/// Waits until there was no progress for `idle`, the time not counted during which it waits for an answer to a question
+/// or a service call; for ever when `idle` is 0.
 async fn silence(route: &ToolRoute, idle: Duration) {
     if idle.is_zero() {
         return std::future::pending().await;
@@ -123,6 +124,8 @@ async fn silence(route: &ToolRoute, idle: Duration) {
     loop {
         let deadline = route.touched() + idle;
         sleep_until(deadline).await;
+        // The end of the waiting starts the clock anew.
+        route.waited().await;
         if route.touched() + idle <= deadline {
             return;
         }

@@ -51,6 +51,8 @@ pub enum DiscoveryError {
     Misnamed { path: PathBuf, name: String, directory: String },
     #[error("{}: `{directory}` cannot be a plugin's name: letters, digits, `.`, `_` and `-` can, 64 at most", path.display())]
     BadName { path: PathBuf, directory: String },
+    #[error("{}: `requires` holds {entry:?}; an entry is `service:KEY`", path.display())]
+    Requires { path: PathBuf, entry: String },
     #[error("{} and {} are both plugins named `{name}`", first.display(), second.display())]
     Twice { name: PluginName, first: PathBuf, second: PathBuf },
 }
@@ -64,7 +66,10 @@ impl DiscoveryError {
                 Some("correct the manifest; `bingo schema plugin` has its shape under `Manifest`")
             }
             Self::Twice { .. } => Some("name only one of them"),
-            Self::Unreadable { .. } | Self::Misnamed { .. } | Self::BadName { .. } => None,
+            Self::Unreadable { .. }
+            | Self::Misnamed { .. }
+            | Self::BadName { .. }
+            | Self::Requires { .. } => None,
         }
     }
 
@@ -91,6 +96,7 @@ impl PluginSource {
                 env: Default::default(),
             },
             config: None,
+            requires: Vec::new(),
         };
         Self { name, root: root.to_owned(), manifest, bundled: true }
     }
@@ -146,6 +152,9 @@ pub fn load(folder: &Path) -> Result<PluginSource, DiscoveryError> {
     schema::plugin().check_manifest(&value).map_err(unfit)?;
     let manifest: Manifest = serde_json::from_value(value)
         .map_err(|source| DiscoveryError::NotJson { path: path.clone(), source })?;
+    if let Some(entry) = manifest.requires.iter().find(|entry| required_service(entry).is_none()) {
+        return Err(DiscoveryError::Requires { path, entry: entry.clone() });
+    }
     // `.` and links are fine; the name is that of the directory they lead to.
     let root =
         folder.canonicalize().map_err(|source| DiscoveryError::Unreadable { path: path.clone(), source })?;
@@ -157,6 +166,11 @@ pub fn load(folder: &Path) -> Result<PluginSource, DiscoveryError> {
         Some(name) => Ok(PluginSource { name, root, manifest, bundled: false }),
         None => Err(DiscoveryError::BadName { path, directory }),
     }
+}
+
+/// Returns the key in an entry `service:KEY` of a manifest's `requires`.
+pub fn required_service(entry: &str) -> Option<&str> {
+    entry.strip_prefix("service:").filter(|key| !key.trim().is_empty())
 }
 
 /// Returns the folders in a folder, in the order of their names; none when it is not there.
@@ -232,6 +246,29 @@ mod tests {
             discover(home.0.path(), &[named, other]).unwrap_err(),
             DiscoveryError::Twice { .. }
         ));
+    }
+
+    #[test]
+    fn what_is_required_has_one_form() {
+        let home = Home::new();
+        let requires = |list: &str| {
+            format!(r#"{{"name": "a", "version": "1", "entry": {{"command": "true"}}, "requires": {list}}}"#)
+        };
+        let folder = home.plugin("a", &requires(r#"["service:store.v1"]"#));
+        assert_eq!(load(&folder).unwrap().manifest.requires, ["service:store.v1"]);
+        assert_eq!(required_service("service:store.v1"), Some("store.v1"));
+        for (list, reason) in [
+            (
+                r#"["service:x", "tool:y"]"#,
+                "a/plugin.json: `requires` holds \"tool:y\"; an entry is `service:KEY`",
+            ),
+            (r#"["service:"]"#, "a/plugin.json: `requires` holds \"service:\"; an entry is `service:KEY`"),
+            (r#""service:x""#, "a: plugin.json at /requires: expected array, got \"service:x\""),
+        ] {
+            let notice = load(&home.plugin("a", &requires(list))).unwrap_err().to_notice();
+            assert_eq!(notice.code, "PLUGIN_UNREADABLE");
+            assert!(notice.text.ends_with(reason), "{}", notice.text);
+        }
     }
 
     #[test]

@@ -30,6 +30,24 @@ pub struct Limits {
     /// People wait for completions while they type.
     #[serde(deserialize_with = "millis")]
     pub command_complete: Duration,
+    /// Contributors are asked side by side before each request of a turn.
+    #[serde(deserialize_with = "millis")]
+    pub context_contribute: Duration,
+    #[serde(deserialize_with = "millis")]
+    pub compactor_compact: Duration,
+    /// A person or a tool waits for each decision.
+    #[serde(deserialize_with = "millis")]
+    pub hook_decide: Duration,
+    /// Stands still while the plugin that was called waits for a person.
+    #[serde(deserialize_with = "millis")]
+    pub service_call: Duration,
+    /// How long a service call may take at all, questions to a person included.
+    #[serde(deserialize_with = "millis")]
+    pub service_ceiling: Duration,
+    /// Calls of a plugin that are served at a time; past it they are refused as busy.
+    pub serving: usize,
+    /// Notices of a plugin that are shown within a minute; past it they are counted.
+    pub notices: u32,
     /// How long a model's answer may be silent.
     #[serde(deserialize_with = "millis")]
     pub stream_silence: Duration,
@@ -55,6 +73,13 @@ impl Default for Limits {
             tool_idle: Duration::from_secs(600),
             command_run: Duration::from_secs(600),
             command_complete: Duration::from_secs(2),
+            context_contribute: Duration::from_secs(3),
+            compactor_compact: Duration::from_secs(60),
+            hook_decide: Duration::from_secs(5),
+            service_call: Duration::from_secs(30),
+            service_ceiling: Duration::from_secs(600),
+            serving: 256,
+            notices: 20,
             stream_silence: Duration::from_secs(120),
             drain: Duration::from_millis(100),
             stop_close: Duration::from_secs(2),

@@ -29,8 +29,8 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-pub use self::connection::{CallError, CallFailure, Connection, Sent};
-pub(crate) use self::connection::{Peer, PendingCall, StreamRoute, ToolRoute, Unread};
+pub use self::connection::{CallError, CallFailure, Connection, Incoming, Sent, Served};
+pub(crate) use self::connection::{IncomingSlot, Peer, PendingCall, StreamRoute, ToolRoute, Unread};
 use self::discovery::PluginSource;
 use self::generation::{Process, StartError};
 use self::limits::Limits;
@@ -62,6 +62,8 @@ pub struct PluginOptions {
     pub env: Vec<String>,
     /// Gives it all of them.
     pub inherit_env: bool,
+    /// Takes the silence of its hooks as a refusal (`onHookTimeout = "deny"`).
+    pub deny_unanswered: bool,
     pub timeouts: Limits,
 }
 
@@ -69,6 +71,7 @@ pub struct PluginOptions {
 pub struct Supervisor {
     table: watch::Receiver<Arc<PluginTable>>,
     tasks: TaskTracker,
+    incoming: IncomingSlot,
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
 }
@@ -86,13 +89,20 @@ impl Supervisor {
             watch::channel(Arc::new(PluginTable { number: 1, plugins: plugins.collect() }));
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let sources = config.sources.clone();
-        let owner = Arc::new(Owner { config, publisher, generations: AtomicU64::new(0), stop: stop.clone() });
+        let incoming = IncomingSlot::default();
+        let owner = Arc::new(Owner {
+            incoming: incoming.clone(),
+            config,
+            publisher,
+            generations: AtomicU64::new(0),
+            stop: stop.clone(),
+        });
         for source in sources {
             let owner = Arc::clone(&owner);
             tasks.spawn(async move { owner.keep(source).await });
         }
         tasks.close();
-        Self { table, tasks, _stop_on_drop: stop.clone().drop_guard(), stop }
+        Self { table, tasks, incoming, _stop_on_drop: stop.clone().drop_guard(), stop }
     }
 
     /// Returns the table that counts now.
@@ -103,6 +113,11 @@ impl Supervisor {
     /// Returns a receiver that sees each new table.
     pub fn subscribe(&self) -> watch::Receiver<Arc<PluginTable>> {
         self.table.clone()
+    }
+
+    /// Lets `incoming` serve what plugins call; only the first one does. It is not kept alive by this.
+    pub fn serve_calls(&self, incoming: &Arc<dyn Incoming>) {
+        self.incoming.set(incoming);
     }
 
     /// Waits until no plugin is starting; each start has its deadline.
@@ -142,6 +157,7 @@ fn drop_doubles(config: &mut SupervisorConfig) {
 /// What the tasks of a supervisor share.
 struct Owner {
     config: SupervisorConfig,
+    incoming: IncomingSlot,
     publisher: watch::Sender<Arc<PluginTable>>,
     /// The last number given to a process.
     generations: AtomicU64,
@@ -158,6 +174,8 @@ impl Owner {
             plugin: name.clone(),
             generation,
             limits: Arc::new(options.timeouts),
+            deny_unanswered: options.deny_unanswered,
+            incoming: self.incoming.clone(),
             notices: Arc::clone(&self.config.notices),
         };
         let passed = Passed { names: options.env, all: options.inherit_env };

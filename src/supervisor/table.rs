@@ -43,7 +43,7 @@ pub struct ReadyPlugin {
 
 impl PluginTable {
     /// Says that no plugin is still starting.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         !self.plugins.iter().any(|plugin| matches!(plugin.state, PluginState::Starting))
     }
 }

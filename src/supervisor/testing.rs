@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use bingo_plugin_sdk::ids::{Generation, PluginName};
 use tokio::io::DuplexStream;
 
-use super::connection::{Connection, Peer, Tasks};
+use super::connection::{Connection, IncomingSlot, Peer, Tasks};
 use super::limits::Limits;
 use crate::ports::{Notice, Notices};
 
@@ -35,14 +35,29 @@ pub(crate) struct Wire {
 
 /// Connects a plugin of this name; its pipe holds 1024 bytes.
 pub(crate) fn wire(name: &str, limits: Limits, notices: Arc<dyn Notices>) -> Wire {
-    let peer = Peer {
+    connect(peer(name, limits, notices))
+}
+
+/// Connects a plugin whose hooks refuse by their silence.
+pub(crate) fn strict_wire(name: &str, notices: Arc<dyn Notices>) -> Wire {
+    connect(Peer { deny_unanswered: true, ..peer(name, Limits::default(), notices) })
+}
+
+fn peer(name: &str, limits: Limits, notices: Arc<dyn Notices>) -> Peer {
+    Peer {
         plugin: PluginName::parse(name).unwrap(),
         generation: Generation(1),
         limits: Arc::new(limits),
+        deny_unanswered: false,
+        incoming: IncomingSlot::default(),
         notices,
-    };
+    }
+}
+
+fn connect(peer: Peer) -> Wire {
     let (near, far) = tokio::io::duplex(1024);
     let (reader, writer) = tokio::io::split(near);
     let (connection, tasks) = Connection::open(peer, reader, writer);
+    connection.skip_handshake();
     Wire { connection, tasks, far: Some(far) }
 }

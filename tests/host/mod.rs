@@ -78,6 +78,7 @@ pub(crate) struct Host {
     pub(crate) folder: Arc<tempfile::TempDir>,
     pub(crate) limits: Limits,
     pub(crate) config: Value,
+    pub(crate) deny_unanswered: bool,
 }
 
 pub(crate) struct Running {
@@ -97,7 +98,12 @@ impl Host {
             stop_term: Duration::from_millis(300),
             ..Limits::default()
         };
-        Self { folder: Arc::new(tempfile::tempdir().unwrap()), limits, config: Value::Null }
+        Self {
+            folder: Arc::new(tempfile::tempdir().unwrap()),
+            limits,
+            config: Value::Null,
+            deny_unanswered: false,
+        }
     }
 
     pub(crate) fn root(&self) -> PathBuf {
@@ -105,15 +111,39 @@ impl Host {
     }
 
     pub(crate) fn source(&self, script: &str) -> PluginSource {
-        let root = self.root();
+        self.named_source("p", script, &[])
+    }
+
+    /// A plugin in Python that requires these.
+    pub(crate) fn named_source(&self, name: &str, script: &str, requires: &[&str]) -> PluginSource {
+        let root = self.folder.path().join(name);
         std::fs::create_dir_all(&root).unwrap();
         std::fs::write(root.join("main.py"), format!("{PRELUDE}\n{script}")).unwrap();
         let manifest = json!({
-            "name": "p", "version": "1",
+            "name": name, "version": "1", "requires": requires,
             "entry": {"command": "python3", "args": ["${PLUGIN_ROOT}/main.py"], "env": {"ROOT": "${PLUGIN_ROOT}"}},
         });
         std::fs::write(root.join("plugin.json"), manifest.to_string()).unwrap();
         discovery::load(&root).unwrap()
+    }
+
+    /// The stress plugin with these faults, under a name of its own.
+    pub(crate) fn stress(&self, name: &str, faults: &str, requires: &[&str]) -> PluginSource {
+        let root = self.folder.path().join(name);
+        std::fs::create_dir_all(&root).unwrap();
+        let manifest = json!({
+            "name": name, "version": "1", "requires": requires,
+            "entry": {"command": env!("CARGO_BIN_EXE_bingo-stress"), "env": {"BINGO_STRESS": faults}},
+        });
+        std::fs::write(root.join("plugin.json"), manifest.to_string()).unwrap();
+        discovery::load(&root).unwrap()
+    }
+
+    /// Starts several plugins and waits until each is ready or refused.
+    pub(crate) async fn start_all(&self, sources: Vec<PluginSource>) -> Running {
+        let running = self.start_many(sources);
+        tokio::time::timeout(LIMIT, running.offers.settled()).await.expect("each start has a deadline");
+        running
     }
 
     /// Starts one plugin and waits until it is ready or refused.
@@ -124,18 +154,27 @@ impl Host {
     }
 
     pub(crate) fn start_unsettled(&self, source: PluginSource) -> Running {
+        self.start_many(vec![source])
+    }
+
+    pub(crate) fn start_many(&self, sources: Vec<PluginSource>) -> Running {
         let heard = Arc::new(Heard::default());
-        let options = PluginOptions { timeouts: self.limits.clone(), ..PluginOptions::default() };
+        let options = PluginOptions {
+            timeouts: self.limits.clone(),
+            deny_unanswered: self.deny_unanswered,
+            ..PluginOptions::default()
+        };
+        let options = sources.iter().map(|source| (source.name.to_string(), options.clone())).collect();
         let data_dir = self.folder.path().join("data");
-        let root = source.root.clone();
+        let root = sources[0].root.clone();
         let supervisor = Arc::new(Supervisor::start(SupervisorConfig {
             binary: env!("CARGO_BIN_EXE_bingo").into(),
             home: "/home/someone".into(),
             config_dir: self.folder.path().into(),
             data_dir: data_dir.clone(),
-            sources: vec![source],
+            sources,
             config: BTreeMap::from([("p".to_owned(), self.config.clone())]),
-            options: BTreeMap::from([("p".to_owned(), options)]),
+            options,
             notices: heard.clone(),
         }));
         let offers = PluginOffers::new(Arc::clone(&supervisor), heard.clone());
@@ -156,6 +195,25 @@ impl Running {
         tokio::time::timeout(LIMIT, tool.call(context, "c1".to_owned(), input, Arc::new(|_| {})))
             .await
             .expect("nothing hangs")
+    }
+
+    /// Calls a tool by its whole name.
+    pub(crate) async fn tool(&self, name: &str, input: Value) -> Result<ToolOutput, KernelError> {
+        let snapshot = self.snapshot();
+        self.tool_in(name, input, context(snapshot)).await
+    }
+
+    /// Calls a tool by its whole name in a context of one's own.
+    pub(crate) async fn tool_in(
+        &self,
+        name: &str,
+        input: Value,
+        context: CallContext,
+    ) -> Result<ToolOutput, KernelError> {
+        let tools = &context.snapshot.tools;
+        let tool = tools.iter().find(|tool| tool.spec().name == name).expect("the tool is offered");
+        let call = Arc::clone(tool).call(context.clone(), "c1".to_owned(), input, Arc::new(|_| {}));
+        tokio::time::timeout(LIMIT, call).await.expect("nothing hangs")
     }
 
     pub(crate) async fn pid(&self, name: &str) -> i32 {

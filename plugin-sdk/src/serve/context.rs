@@ -38,6 +38,11 @@ impl ToolContext {
         self.link.notify::<notifications::ToolProgress>(&params).await
     }
 
+    /// Returns the name of this call, under which the person can be asked.
+    pub fn call(&self) -> &str {
+        &self.call
+    }
+
     /// Waits until the host cancels the call. Race it against the work.
     pub async fn cancelled(&self) {
         self.link.cancel.cancelled().await;

@@ -1,9 +1,10 @@
 //! The plugin author's side of the wire: implement [`Plugin`], then [`serve_stdio`] it.
 //!
 //! This file holds the trait and the two ways to run it; `server` routes messages, `context` is what a running call
-//! talks through. Every request runs on its own task, so a slow tool never keeps a cancel or another call waiting.
+//! talks through, `host` is the way back. Every request runs on its own task, so a slow tool never keeps a cancel or another call waiting.
 
 mod context;
+mod host;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -13,14 +14,18 @@ use std::io::{self, Read};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 pub use self::context::{Cancelled, StreamContext, ToolContext};
+pub use self::host::Host;
 use crate::calls::{
-    CommandCompleteParams, CommandCompleteResult, CommandOutcome, CommandRunParams, ToolCallParams,
+    CommandCompleteParams, CommandCompleteResult, CommandOutcome, CommandRunParams, Compaction,
+    CompactorCompactParams, ContextContributeParams, ContextPiece, HookDecideParams, HookDecideResult,
+    HookObserveParams, ServiceCallParams, ToolCallParams,
 };
 use crate::handshake::{InitializeParams, InitializeResult};
 use crate::item::ToolOutput;
@@ -35,6 +40,11 @@ const QUEUE: usize = 64;
 /// Only [`initialize`](Self::initialize) must be written; each call that was not declared there is answered with an
 /// error in words. Methods run side by side, so state of your own goes behind a lock or a channel.
 pub trait Plugin: Send + Sync + 'static {
+    /// Takes the way to the host, before anything else. Keep it to call services, to ask and to tell.
+    fn connected(&self, host: Host) {
+        drop(host);
+    }
+
     /// Returns name, version and everything the plugin offers. Comes first, once.
     ///
     /// The protocol number was compared before and is filled in afterwards. An error refuses the host: nothing of the
@@ -80,6 +90,44 @@ pub trait Plugin: Send + Sync + 'static {
         drop(context);
         let message = format!("this plugin has no provider `{}`", params.id);
         ready(Err(ProviderError::Unsupported { message }))
+    }
+
+    /// Returns pieces of context. The host waits three seconds, then goes on without them.
+    fn contribute_context(
+        &self,
+        params: ContextContributeParams,
+    ) -> impl Future<Output = Result<Vec<ContextPiece>, RpcError>> + Send {
+        ready(Err(unknown("contributor", &params.id)))
+    }
+
+    /// Shortens the context; counts only when `after` is smaller than `before`.
+    fn compact(
+        &self,
+        params: CompactorCompactParams,
+    ) -> impl Future<Output = Result<Compaction, RpcError>> + Send {
+        ready(Err(unknown("compactor", &params.id)))
+    }
+
+    /// Decides at a point of a hook. Nothing allows what the host would refuse.
+    fn decide_hook(
+        &self,
+        params: HookDecideParams,
+    ) -> impl Future<Output = Result<HookDecideResult, RpcError>> + Send {
+        ready(Err(unknown("hook", &params.id)))
+    }
+
+    /// Hears that something happened; one after the other, in the order it happened.
+    fn observe_hook(&self, params: HookObserveParams) -> impl Future<Output = ()> + Send {
+        drop(params);
+        ready(())
+    }
+
+    /// Serves a call of a service that this plugin offers. It may come while calls of this plugin are open.
+    fn call_service(
+        &self,
+        params: ServiceCallParams,
+    ) -> impl Future<Output = Result<Value, RpcError>> + Send {
+        ready(Err(unknown("service", &params.key)))
     }
 }
 

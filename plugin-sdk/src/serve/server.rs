@@ -18,8 +18,12 @@ use tokio_util::codec::Decoder;
 use tokio_util::sync::CancellationToken;
 
 use super::context::{Link, to_value};
+use super::host::{Host, Waiting};
 use super::{Plugin, QUEUE, ServeError, StreamContext, ToolContext};
-use crate::calls::{CommandRunResult, PROTOCOL, ToolCallResult, methods, notifications};
+use crate::calls::{
+    CommandRunResult, CompactorCompactResult, ContextContributeResult, HookObserveParams, PROTOCOL,
+    ServiceCallResult, ToolCallResult, methods, notifications,
+};
 use crate::handshake::{InitializeParams, InitializeResult};
 use crate::jsonrpc::{Message, Method, Notice, RequestId, RpcError, code};
 use crate::ndjson::{Line, NdjsonCodec};
@@ -28,6 +32,9 @@ use crate::provider::ProviderStreamResult;
 /// How long running calls may go on after the end of input, and again after their cancel. Both together stay below
 /// the two seconds after which a host ends the process by force.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// How many observations may wait for an author's slow hook.
+const OBSERVATIONS: usize = 1024;
 
 /// The longest line that is read. The host may send a message of any size (a model request holds whole pictures) and
 /// is this process's parent, so nothing is gained by refusing its words.
@@ -90,6 +97,9 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let (output, queue) = mpsc::channel(QUEUE);
+    let host = Host::new(&output);
+    let waiting = host.waiting();
+    plugin.connected(host);
     let writing = tokio::spawn(write_lines(writer, queue));
     let mut server = Server {
         plugin: Arc::new(plugin),
@@ -97,6 +107,8 @@ where
         tasks: JoinSet::new(),
         running: HashMap::new(),
         greeted: false,
+        waiting: Arc::clone(&waiting),
+        observations: None,
     };
     let mut read = Ok(());
     loop {
@@ -115,6 +127,8 @@ where
             },
         }
     }
+    // No response will come any more.
+    waiting.end();
     server.finish().await;
     let written = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
     read.and(written.map_err(|source| ServeError::Write { source }))
@@ -152,6 +166,10 @@ struct Server<P> {
     running: HashMap<task::Id, Running>,
     /// Whether `initialize` came.
     greeted: bool,
+    /// The plugin's own calls.
+    waiting: Arc<Waiting>,
+    /// Leads to the task that observes, once there was something to observe.
+    observations: Option<mpsc::Sender<HookObserveParams>>,
 }
 
 impl<P: Plugin> Server<P> {
@@ -165,8 +183,12 @@ impl<P: Plugin> Server<P> {
         };
         match Message::parse(text.as_bytes()) {
             Ok(Message::Request { id, method, params }) => self.request(id, method, params),
-            Ok(Message::Notification { method, params }) => self.notification(&method, &params),
-            Ok(Message::Response { id, .. }) => warn(&format!("nothing waits for the response to {id}")),
+            Ok(Message::Notification { method, params }) => self.notification(&method, params),
+            Ok(Message::Response { id, outcome }) => {
+                if !self.waiting.answer(&id, outcome) {
+                    warn(&format!("nothing waits for the response to {id}"));
+                }
+            }
             Err(error) => warn(&format!("skipped a line: {error}")),
         }
     }
@@ -191,7 +213,10 @@ impl<P: Plugin> Server<P> {
         self.running.insert(handle.id(), running);
     }
 
-    fn notification(&self, method: &str, params: &Value) {
+    fn notification(&mut self, method: &str, params: Value) {
+        if method == notifications::ObserveHook::NAME {
+            return self.observe(params);
+        }
         let text = |key: &str| params.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let key = match method {
             notifications::CancelTool::NAME => CallKey::Tool(text("callId")),
@@ -201,6 +226,23 @@ impl<P: Plugin> Server<P> {
         };
         for running in self.running.values().filter(|running| running.key.as_ref() == Some(&key)) {
             running.cancel.cancel();
+        }
+    }
+
+    /// Hands an observation to the task that takes one after the other; without room it is told and skipped.
+    fn observe(&mut self, params: Value) {
+        let params = match HookObserveParams::deserialize(params) {
+            Ok(params) => params,
+            Err(error) => return warn(&format!("skipped an observation that does not fit: {error}")),
+        };
+        let (plugin, tasks) = (&self.plugin, &mut self.tasks);
+        let observations = self.observations.get_or_insert_with(|| {
+            let (tx, rx) = mpsc::channel(OBSERVATIONS);
+            tasks.spawn(observe_all(Arc::clone(plugin), rx));
+            tx
+        });
+        if observations.try_send(params).is_err() {
+            warn("skipped an observation: too many wait");
         }
     }
 
@@ -222,6 +264,8 @@ impl<P: Plugin> Server<P> {
 
     /// Lets running calls end, cancels the rest, and drops what still runs.
     async fn finish(mut self) {
+        // The observer ends after what waits for it.
+        self.observations = None;
         self.drain().await;
         for running in self.running.values() {
             running.cancel.cancel();
@@ -244,6 +288,19 @@ impl<P: Plugin> Server<P> {
                     None => return,
                 },
             }
+        }
+    }
+}
+
+/// Observes one after the other. A panic in one spoils no other.
+async fn observe_all<P: Plugin>(plugin: Arc<P>, mut observations: mpsc::Receiver<HookObserveParams>) {
+    while let Some(params) = observations.recv().await {
+        let plugin = Arc::clone(&plugin);
+        // A set of one: it ends the task when this function is dropped.
+        let mut task = JoinSet::new();
+        task.spawn(async move { plugin.observe_hook(params).await });
+        if task.join_next().await.is_some_and(|ended| ended.is_err()) {
+            warn("the plugin panicked in an observation");
         }
     }
 }
@@ -282,6 +339,34 @@ async fn dispatch<P: Plugin>(plugin: &P, method: &str, params: Value, link: Link
             typed::<methods::StreamProvider, _>(params, |params| async {
                 let context = StreamContext { call: params.call.clone(), link };
                 Ok(ProviderStreamResult { error: plugin.stream_provider(params, context).await.err() })
+            })
+            .await
+        }
+        _ => dispatch_rest(plugin, method, params).await,
+    }
+}
+
+/// Serves the methods that need no way out of their call.
+async fn dispatch_rest<P: Plugin>(plugin: &P, method: &str, params: Value) -> Result<Value, RpcError> {
+    match method {
+        methods::ContributeContext::NAME => {
+            typed::<methods::ContributeContext, _>(params, |params| async {
+                Ok(ContextContributeResult { pieces: plugin.contribute_context(params).await? })
+            })
+            .await
+        }
+        methods::Compact::NAME => {
+            typed::<methods::Compact, _>(params, |params| async {
+                Ok(CompactorCompactResult { compaction: plugin.compact(params).await? })
+            })
+            .await
+        }
+        methods::DecideHook::NAME => {
+            typed::<methods::DecideHook, _>(params, |params| plugin.decide_hook(params)).await
+        }
+        methods::CallService::NAME => {
+            typed::<methods::CallService, _>(params, |params| async {
+                Ok(ServiceCallResult { result: plugin.call_service(params).await? })
             })
             .await
         }

@@ -95,6 +95,11 @@ impl Host {
         self.request(id, "provider/stream", json!({"id": "p", "call": "s1", "request": request})).await;
     }
 
+    async fn respond(&mut self, request: &Value, result: Value) {
+        let line = json!({"jsonrpc": "2.0", "id": request["id"], "result": result}).to_string();
+        self.line(line.as_bytes()).await;
+    }
+
     async fn next(&mut self) -> Value {
         serde_json::from_str(&self.lines.next_line().await.unwrap().expect("one more line")).unwrap()
     }
@@ -113,6 +118,144 @@ impl Host {
 
 fn hello(protocol: u32) -> Value {
     json!({"protocol": protocol, "pluginRoot": "/p", "env": {"home": "/", "configDir": "/", "dataDir": "/"}})
+}
+
+/// Asks itself, another, and the person; sums what it observes.
+#[derive(Default)]
+struct Social {
+    host: std::sync::OnceLock<super::Host>,
+    seen: std::sync::Mutex<Vec<String>>,
+}
+
+impl Social {
+    fn host(&self) -> super::Host {
+        self.host.get().expect("connected comes first").clone()
+    }
+}
+
+impl Plugin for Social {
+    fn connected(&self, host: super::Host) {
+        let _ = self.host.set(host);
+    }
+
+    async fn initialize(&self, _: InitializeParams) -> Result<InitializeResult, RpcError> {
+        Ok(InitializeResult::default())
+    }
+
+    async fn call_tool(&self, _: ToolCallParams, context: ToolContext) -> Result<ToolOutput, RpcError> {
+        let host = self.host();
+        host.notice(crate::item::Level::Warn, "soon").await?;
+        let question = serde_json::from_value(json!({"kind": "question", "question": "?", "options": []}));
+        let answer = host.ask(context.call(), question.unwrap()).await?;
+        let value = host.call_service("other", "m", json!([1])).await?;
+        Ok(ToolOutput::text(format!("{answer:?} {value}")))
+    }
+
+    async fn contribute_context(&self, _: ContextContributeParams) -> Result<Vec<ContextPiece>, RpcError> {
+        Ok(Vec::new())
+    }
+
+    async fn decide_hook(&self, params: HookDecideParams) -> Result<HookDecideResult, RpcError> {
+        let outcome = crate::calls::HookOutcome::Deny { reason: params.id };
+        Ok(HookDecideResult { outcome, value: None })
+    }
+
+    async fn observe_hook(&self, params: HookObserveParams) {
+        assert_ne!(params.id, "panic", "as asked");
+        self.seen.lock().unwrap().push(params.id);
+    }
+
+    async fn call_service(&self, params: ServiceCallParams) -> Result<Value, RpcError> {
+        match params.method.as_str() {
+            "seen" => Ok(json!(*self.seen.lock().unwrap())),
+            "through" => self.host().call_service("social", "own", params.params).await,
+            _ => Ok(params.params),
+        }
+    }
+}
+
+fn service(key: &str, method: &str, params: Value) -> Value {
+    json!({"key": key, "method": method, "params": params})
+}
+
+#[tokio::test]
+async fn a_tool_tells_asks_and_calls_while_it_runs() {
+    let mut host = Host::start(Social::default());
+    host.tool(1, "t").await;
+    let notice = host.next().await;
+    assert_eq!(notice["method"], "service/call");
+    assert_eq!(
+        notice["params"],
+        service("bingo.host", "notice", json!({"level": "warn", "message": "soon"}))
+    );
+    host.respond(&notice, json!({"result": {}})).await;
+    let ask = host.next().await;
+    assert_eq!((&ask["params"]["method"], &ask["params"]["params"]["call"]), (&json!("ask"), &json!("c1")));
+    host.respond(&ask, json!({"result": {"answer": {"kind": "text", "text": "yes"}}})).await;
+    let call = host.next().await;
+    assert_eq!(call["params"], service("other", "m", json!([1])));
+    host.respond(&call, json!({"result": 7})).await;
+    let answer = host.next().await;
+    assert_eq!(answer["id"], 1);
+    assert_eq!(answer["result"]["output"]["parts"][0]["text"], r#"Text { text: "yes" } 7"#);
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_host_ends_the_call_in_its_words() {
+    let mut host = Host::start(Social::default());
+    host.tool(1, "t").await;
+    let notice = host.next().await;
+    let error = json!({"jsonrpc": "2.0", "id": notice["id"], "error": {"code": -32603, "message": "no"}});
+    host.line(error.to_string().as_bytes()).await;
+    assert_eq!(host.next().await["error"]["message"], "no");
+}
+
+#[tokio::test]
+async fn it_is_called_while_its_own_calls_are_open() {
+    let mut host = Host::start(Social::default());
+    host.request(1, "service/call", service("social", "through", json!("x"))).await;
+    let own = host.next().await;
+    assert_eq!(own["params"], service("social", "own", json!("x")));
+    host.request(2, "service/call", own["params"].clone()).await;
+    let inner = host.next().await;
+    assert_eq!((&inner["id"], &inner["result"]), (&json!(2), &json!({"result": "x"})));
+    host.respond(&own, inner["result"].clone()).await;
+    assert_eq!(host.next().await["result"], json!({"result": "x"}));
+}
+
+#[tokio::test]
+async fn observations_keep_their_order_and_survive_a_panic() {
+    let mut host = Host::start(Social::default());
+    let observe = |id: &str| json!({"id": id, "site": {"session": "s", "cwd": "/"}, "point": "compact", "payload": {"phase": "end"}});
+    for id in ["a", "panic", "b", "c"] {
+        host.notify("hook/observe", observe(id)).await;
+    }
+    for id in 1.. {
+        host.request(id, "service/call", service("social", "seen", Value::Null)).await;
+        if host.next().await["result"]["result"] == json!(["a", "b", "c"]) {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn hooks_and_context_are_served() {
+    let mut host = Host::start(Social::default());
+    let site = json!({"session": "s", "cwd": "/"});
+    host.request(1, "hook/decide", json!({"id": "h", "site": site, "point": "stop"})).await;
+    let outcome = json!({"outcome": {"kind": "deny", "reason": "h"}});
+    assert_eq!(host.next().await["result"], outcome);
+    host.request(2, "compactor/compact", json!({"id": "k"})).await;
+    assert_eq!(host.next().await["error"]["code"], code::INVALID_PARAMS);
+}
+
+#[tokio::test]
+async fn the_end_of_input_fails_calls_that_wait_for_the_host() {
+    let mut host = Host::start(Social::default());
+    host.tool(1, "t").await;
+    host.next().await;
+    let rest = host.end().await;
+    assert!(rest[0].contains("the host is gone"), "{rest:?}");
 }
 
 #[tokio::test]

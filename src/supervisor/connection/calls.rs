@@ -10,11 +10,13 @@ use bingo_plugin_sdk::jsonrpc::RequestId;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::error::{CallError, CallFailure, Sent};
+use super::gauge::Gauge;
 use super::outbox::Mark;
 use super::stream::StreamQueue;
-use crate::ports::ProgressSink;
+use crate::ports::{Asker, ProgressSink};
 
 /// How many names of ended calls are remembered: words about these come late, about others they are faults.
 const REMEMBERED: usize = 256;
@@ -29,22 +31,28 @@ pub(super) struct Waiting {
     pub(super) reply: oneshot::Sender<Reply>,
 }
 
-/// Where the live lines of one tool call go.
+/// Where the live lines and the questions of one tool call go.
 pub(super) struct ProgressRoute {
     pub(super) sink: ProgressSink,
+    pub(super) asker: Option<Arc<dyn Asker>>,
+    /// Its questions that wait for a person.
+    pub(super) asks: Gauge,
+    /// Cancelled at the end of the call.
+    pub(super) ended: CancellationToken,
     touched: Mutex<Instant>,
 }
 
 impl ProgressRoute {
-    pub(super) fn new(sink: ProgressSink) -> Self {
-        Self { sink, touched: Mutex::new(Instant::now()) }
+    pub(super) fn new(sink: ProgressSink, asker: Option<Arc<dyn Asker>>) -> Self {
+        let (asks, ended) = (Gauge::default(), CancellationToken::new());
+        Self { sink, asker, asks, ended, touched: Mutex::new(Instant::now()) }
     }
 
     pub(super) fn touched(&self) -> Instant {
         *self.touched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn touch(&self) {
+    pub(super) fn touch(&self) {
         *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 }
@@ -146,8 +154,12 @@ impl Calls {
 
     pub(super) fn end_tool(&self, name: &str) {
         let mut state = self.lock();
-        state.tools.remove(name);
+        let route = state.tools.remove(name);
         state.remember(name);
+        drop(state);
+        if let Some(route) = route {
+            route.ended.cancel();
+        }
     }
 
     pub(super) fn add_stream(&self, name: String, queue: Arc<StreamQueue>) {
@@ -161,13 +173,21 @@ impl Calls {
     }
 
     pub(super) fn tool(&self, name: &str) -> Route<ProgressRoute> {
-        let state = self.lock();
-        let route = state.route(state.tools.get(name), name);
-        drop(state);
+        let route = self.running_tool(name);
         if let Route::Found(tool) = &route {
             tool.touch();
         }
         route
+    }
+
+    pub(super) fn running_tool(&self, name: &str) -> Route<ProgressRoute> {
+        let state = self.lock();
+        state.route(state.tools.get(name), name)
+    }
+
+    /// Starts the clock of every running tool anew.
+    pub(super) fn touch_tools(&self) {
+        self.lock().tools.values().for_each(|route| route.touch());
     }
 
     pub(super) fn stream(&self, name: &str) -> Route<StreamQueue> {

@@ -6,8 +6,11 @@
 
 mod calls;
 mod error;
+mod gauge;
 mod outbox;
 mod reader;
+mod remarks;
+mod serving;
 mod strays;
 mod stream;
 #[cfg(test)]
@@ -15,24 +18,30 @@ mod tests;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bingo_plugin_sdk::ids::{Generation, PluginName};
+use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::jsonrpc::{Message, Method, Notice as WireNotice};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::calls::{Calls, ProgressRoute, Reply, Waiting};
 pub use self::error::{CallError, CallFailure, Sent};
+use self::gauge::Gauge;
 use self::outbox::{Mark, Outbox};
+use self::remarks::Remarks;
+pub(crate) use self::serving::IncomingSlot;
+pub use self::serving::{Incoming, Served};
 use self::strays::Strays;
 pub(crate) use self::stream::{StreamQueue, Unread};
 use super::limits::Limits;
-use crate::ports::{Notices, ProgressSink};
+use crate::ports::{Asker, Notice, Notices, ProgressSink};
 use crate::schema::{self, Part};
 
 /// Who is at the other end, and what holds for it.
@@ -41,6 +50,10 @@ pub(crate) struct Peer {
     pub(crate) plugin: PluginName,
     pub(crate) generation: Generation,
     pub(crate) limits: Arc<Limits>,
+    /// Takes the silence of its hooks as a refusal.
+    pub(crate) deny_unanswered: bool,
+    /// Who serves what the plugin calls.
+    pub(crate) incoming: IncomingSlot,
     pub(crate) notices: Arc<dyn Notices>,
 }
 
@@ -55,6 +68,17 @@ struct Shared {
     calls: Calls,
     outbox: Arc<Outbox>,
     strays: Strays,
+    remarks: Remarks,
+    /// The plugin has answered the handshake.
+    shaken: AtomicBool,
+    /// Its calls that may still be served.
+    permits: Arc<Semaphore>,
+    /// Its own service calls that are open.
+    calling: Gauge,
+    /// Its questions that wait for a person.
+    asking: Gauge,
+    /// Cancelled when it is closed.
+    closed: CancellationToken,
 }
 
 /// The two tasks of a connection; they end when this is dropped.
@@ -77,10 +101,17 @@ impl Connection {
         writer: impl AsyncWrite + Unpin + Send + 'static,
     ) -> (Self, Tasks) {
         let outbox = Arc::new(Outbox::new(peer.limits.queued));
+        let (plugin, notices) = (&peer.plugin, &peer.notices);
         let shared = Arc::new(Shared {
             calls: Calls::new(peer.plugin.clone()),
             outbox: Arc::clone(&outbox),
-            strays: Strays::new(peer.plugin.clone(), Arc::clone(&peer.notices)),
+            strays: Strays::new(plugin.clone(), Arc::clone(notices)),
+            remarks: Remarks::new(plugin.clone(), Arc::clone(notices), peer.limits.notices),
+            shaken: AtomicBool::new(false),
+            permits: Arc::new(Semaphore::new(peer.limits.serving)),
+            calling: Gauge::default(),
+            asking: Gauge::default(),
+            closed: CancellationToken::new(),
             peer,
         });
         let output_ended = CancellationToken::new();
@@ -90,7 +121,8 @@ impl Connection {
             drop(told);
         });
         let input_failed = CancellationToken::new();
-        let (failed, writing) = (input_failed.clone(), outbox::write(outbox, writer));
+        let (failed, relieved) = (input_failed.clone(), Arc::clone(&shared));
+        let writing = outbox::write(outbox, writer, move |dropped| relieved.tell_dropped(dropped));
         let writer = tokio::spawn(async move {
             if let Err(error) = writing.await {
                 tracing::debug!(%error, "a plugin takes no more input");
@@ -119,6 +151,33 @@ impl Connection {
     /// Returns what limits hold for the plugin.
     pub fn limits(&self) -> &Limits {
         &self.shared.peer.limits
+    }
+
+    /// Returns whether the silence of its hooks counts as a refusal.
+    pub(crate) fn denies_unanswered(&self) -> bool {
+        self.shared.peer.deny_unanswered
+    }
+
+    /// Leaves a remark about the plugin.
+    pub(crate) fn warn(&self, code: &'static str, text: String) {
+        self.shared.peer.notices.post(Notice { level: Level::Warn, code, text });
+    }
+
+    /// Does as if the handshake were done.
+    #[cfg(test)]
+    pub(crate) fn skip_handshake(&self) {
+        self.shared.shaken.store(true, std::sync::atomic::Ordering::Release);
+    }
+
+    /// Lets `incoming` serve what the plugin calls.
+    #[cfg(test)]
+    pub(crate) fn serve_by(&self, incoming: &Arc<dyn Incoming>) {
+        self.shared.peer.incoming.set(incoming);
+    }
+
+    /// Returns how many observations were dropped because the plugin did not read.
+    pub fn dropped_observations(&self) -> u64 {
+        self.shared.outbox.dropped()
     }
 
     /// Calls a method and waits for its result, at most `deadline` from now.
@@ -171,6 +230,17 @@ impl Connection {
         })
     }
 
+    /// Sends what only informs. It leaves half of the queue to calls; without room it is dropped and counted.
+    pub(crate) fn observe<N: WireNotice>(&self, params: &N::Params) {
+        if self.shared.outbox.is_crowded() {
+            return self.shared.outbox.drop_one();
+        }
+        match self.notification::<N>(params) {
+            Ok(line) => self.shared.outbox.push_or_drop(line),
+            Err(error) => tracing::warn!(%error, "an observation was not sent"),
+        }
+    }
+
     /// Sends the end of something that was let in: it finds room in a full queue.
     pub(crate) fn cancel<N: WireNotice>(&self, params: &N::Params) {
         match self.notification::<N>(params) {
@@ -184,9 +254,14 @@ impl Connection {
         Ok(Message::Notification { method: N::NAME.to_owned(), params }.to_line())
     }
 
-    /// Registers a tool call for its progress, before it is sent.
-    pub(crate) fn watch_tool(&self, call_id: &str, sink: ProgressSink) -> ToolRoute {
-        let route = Arc::new(ProgressRoute::new(sink));
+    /// Registers a tool call for its progress and its questions, before it is sent.
+    pub(crate) fn watch_tool(
+        &self,
+        call_id: &str,
+        sink: ProgressSink,
+        asker: Option<Arc<dyn Asker>>,
+    ) -> ToolRoute {
+        let route = Arc::new(ProgressRoute::new(sink, asker));
         let call_id = self.shared.calls.add_tool(call_id, Arc::clone(&route));
         ToolRoute { shared: Arc::clone(&self.shared), call_id, route }
     }
@@ -208,12 +283,23 @@ impl Connection {
     /// being written is written. What the plugin still says is dropped.
     pub(crate) fn close(&self, reason: &Arc<str>) {
         self.shared.calls.close(reason);
-        self.shared.outbox.close();
+        self.shared.closed.cancel();
+        if let Some(dropped) = self.shared.outbox.close() {
+            self.shared.tell_dropped(dropped);
+        }
         self.shared.strays.finish();
+        self.shared.remarks.finish();
     }
 }
 
 impl Shared {
+    fn tell_dropped(&self, dropped: u64) {
+        let plugin = &self.peer.plugin;
+        tracing::warn!(%plugin, dropped, "observations were dropped");
+        let text = format!("{plugin}: it did not read, so {dropped} observations for its hooks were dropped");
+        self.peer.notices.post(Notice { level: Level::Warn, code: "OBSERVATIONS_DROPPED", text });
+    }
+
     /// Returns params as they go out, checked.
     fn checked<P: serde::Serialize>(&self, method: &'static str, params: &P) -> Result<Value, CallError> {
         let params = serde_json::to_value(params).expect("wire types have string keys");
@@ -279,6 +365,19 @@ impl ToolRoute {
     /// Returns when the last live line came, or when the call began.
     pub(crate) fn touched(&self) -> Instant {
         self.route.touched()
+    }
+
+    /// Returns whether it waits for an answer: to a question of its own, or to a service call of its plugin.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.route.asks.is_open() || self.shared.calling.is_open()
+    }
+
+    /// Waits until it waits no more.
+    pub(crate) async fn waited(&self) {
+        while self.is_waiting() {
+            self.route.asks.closed().await;
+            self.shared.calling.closed().await;
+        }
     }
 }
 

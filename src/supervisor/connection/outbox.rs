@@ -4,10 +4,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
+use tokio::time::{Duration, Instant};
 
 use super::error::Sent;
 
@@ -49,12 +50,24 @@ pub(super) struct Outbox {
     ready: Notify,
 }
 
+/// How much room is kept for short words of refusal when the queue is full.
+const RESERVE: usize = 1024 * 1024;
+
+/// How often a person hears that observations were dropped, at most.
+const TELL: Duration = Duration::from_secs(60);
+
 #[derive(Default)]
 struct State {
     messages: VecDeque<(String, Option<Arc<Mark>>)>,
     /// Bytes waiting, the message being written included.
     bytes: usize,
     closed: bool,
+    /// An observation found no room, and nothing was written since.
+    refusing: bool,
+    /// Observations that found no room, all and those nobody was told of.
+    dropped: u64,
+    untold: u64,
+    told: Option<Instant>,
 }
 
 impl Outbox {
@@ -73,8 +86,43 @@ impl Outbox {
         let _ = self.push_within(usize::MAX, line, None);
     }
 
+    /// Queues a short refusal beyond the limit, while its reserve lasts.
+    pub(super) fn push_reserved(&self, line: String) -> Result<(), Full> {
+        self.push_within(self.limit.saturating_add(RESERVE), line, None)
+    }
+
+    /// Returns whether observations find no room, so that they need not be made.
+    pub(super) fn is_crowded(&self) -> bool {
+        let state = self.lock();
+        state.bytes > 0 && (state.refusing || state.bytes > self.limit / 2)
+    }
+
+    /// Queues an observation, or drops and counts it. Half of the queue is left to calls.
+    pub(super) fn push_or_drop(&self, line: String) {
+        if self.push_within(self.limit / 2, line, None).is_err() {
+            self.lock().refusing = true;
+            self.drop_one();
+        }
+    }
+
+    /// Counts an observation that is not sent.
+    pub(super) fn drop_one(&self) {
+        let mut state = self.lock();
+        state.dropped += 1;
+        state.untold += 1;
+    }
+
+    /// Returns how many observations were dropped.
+    pub(super) fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn push_within(&self, limit: usize, line: String, mark: Option<Arc<Mark>>) -> Result<(), Full> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         if state.closed {
             return Ok(());
         }
@@ -88,20 +136,23 @@ impl Outbox {
         Ok(())
     }
 
-    /// Lets the writer end, which closes the plugin's input. What waits is never sent.
-    pub(super) fn close(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Lets the writer end, which closes the plugin's input. What waits is never sent. Returns how many dropped
+    /// observations nobody was told of.
+    pub(super) fn close(&self) -> Option<u64> {
+        let mut state = self.lock();
         state.closed = true;
         state.messages.clear();
+        let untold = std::mem::take(&mut state.untold);
         drop(state);
         self.ready.notify_one();
+        Some(untold).filter(|untold| *untold > 0)
     }
 
     /// Returns the next message that is still wanted; nothing when closed.
     async fn next(&self) -> Option<String> {
         loop {
             {
-                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut state = self.lock();
                 if state.closed {
                     return None;
                 }
@@ -116,23 +167,38 @@ impl Outbox {
         }
     }
 
-    fn written(&self, bytes: usize) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Takes account of a written message. Returns how many observations were dropped before the plugin read again.
+    fn written(&self, bytes: usize) -> Option<u64> {
+        let mut state = self.lock();
         state.bytes -= bytes;
+        state.refusing = false;
+        // Only once it has caught up: while it lags more will be dropped, and one sum is enough.
+        let quiet = state.told.is_none_or(|told| told.elapsed() >= TELL);
+        if state.untold == 0 || state.bytes > 0 || !quiet {
+            return None;
+        }
+        state.told = Some(Instant::now());
+        Some(std::mem::take(&mut state.untold))
     }
 }
 
-/// Writes what is queued until the outbox is closed.
+/// Writes what is queued until the outbox is closed; `tell_dropped` hears how many observations were dropped.
 ///
 /// # Errors
 /// When the plugin takes no more input.
-pub(super) async fn write(outbox: Arc<Outbox>, mut writer: impl AsyncWrite + Unpin) -> std::io::Result<()> {
+pub(super) async fn write(
+    outbox: Arc<Outbox>,
+    mut writer: impl AsyncWrite + Unpin,
+    tell_dropped: impl Fn(u64),
+) -> std::io::Result<()> {
     while let Some(mut line) = outbox.next().await {
         let bytes = line.len();
         line.push('\n');
         writer.write_all(line.as_bytes()).await?;
         writer.flush().await?;
-        outbox.written(bytes);
+        if let Some(dropped) = outbox.written(bytes) {
+            tell_dropped(dropped);
+        }
     }
     Ok(())
 }

@@ -3,15 +3,13 @@
 //! It waits for nobody. A response that cannot be used fails its call; a request gets an answer; the rest is a stray.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use bingo_plugin_sdk::calls::{
-    HOST_SERVICE, NoticeParams, NoticeResult, PROTOCOL, ServiceCallParams, ServiceCallResult,
-    ToolProgressParams, methods, notifications,
-};
+use bingo_plugin_sdk::calls::{PROTOCOL, ToolProgressParams, methods, notifications};
 use bingo_plugin_sdk::jsonrpc::{
     Message, MessageError, Method, Notice as WireNotice, RequestId, RpcError, code,
 };
-use bingo_plugin_sdk::ndjson::Line;
+use bingo_plugin_sdk::ndjson::{IdScan, Line};
 use bingo_plugin_sdk::provider::ProviderDeltaParams;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -21,7 +19,6 @@ use super::Shared;
 use super::calls::{Route, Waiting};
 use super::error::{CallFailure, Sent};
 use super::strays::Stray;
-use crate::ports::Notice;
 use crate::schema::{self, Part};
 use crate::supervisor::lines::Lines;
 
@@ -39,12 +36,12 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
 }
 
 impl Shared {
-    fn take_line(&self, line: Line) {
+    fn take_line(self: &Arc<Self>, line: Line) {
         match line {
             Line::Text(text) => match Message::parse_bounded(text.as_bytes()) {
                 Ok(message) => self.take_message(message),
                 Err(MessageError::NotJson { cut: true, .. }) => self.strays.note(Stray::CutOff, &text),
-                Err(MessageError::NotJson { .. }) => self.strays.note(Stray::Output, &text),
+                Err(MessageError::NotJson { reason, .. }) => self.take_broken(&text, &reason),
                 Err(MessageError::NotMessage { id, reason }) => self.take_faulty(&text, id, &reason),
             },
             Line::NotUtf8 { lossy, id } => {
@@ -54,6 +51,20 @@ impl Shared {
             }
             Line::TooLong { length, id } => self.take_too_long(length, id),
         }
+    }
+
+    /// Takes a line that is not JSON. One that looks like a response, with half a character or a NUL in a string, fails
+    /// its call; anything else was printed.
+    fn take_broken(&self, text: &str, reason: &str) {
+        if text.starts_with('{') && !text.contains(r#""method""#) {
+            let mut scan = IdScan::default();
+            scan.feed(text.as_bytes());
+            let reason = format!("its line is not JSON: {reason}");
+            if scan.id().is_some_and(|id| self.fail(&id, &reason)) {
+                return;
+            }
+        }
+        self.strays.note(Stray::Output, text);
     }
 
     fn take_too_long(&self, length: u64, id: Option<RequestId>) {
@@ -103,13 +114,10 @@ impl Shared {
         let _ = waiting.reply.send(Err(self.calls.error(Sent::Answered, failure)));
     }
 
-    fn take_message(&self, message: Message) {
+    fn take_message(self: &Arc<Self>, message: Message) {
         match message {
             Message::Response { id, outcome } => self.take_response(&id, outcome),
-            Message::Request { id, method, params } => {
-                let outcome = self.serve(&method, &params);
-                self.answer(id, outcome);
-            }
+            Message::Request { id, method, params } => self.take_request(id, &method, params),
             Message::Notification { method, params } => match method.as_str() {
                 notifications::ToolProgress::NAME => self.take_progress(params),
                 notifications::ProviderDelta::NAME => self.take_delta(params),
@@ -131,6 +139,9 @@ impl Shared {
             Ok(value) => check_result(method, &value).map(|()| value),
             Err(error) => Err(CallFailure::Refused { method, error }),
         };
+        if method == methods::Initialize::NAME && reply.is_ok() {
+            self.shaken.store(true, Ordering::Release);
+        }
         let _ = waiting.reply.send(reply.map_err(|failure| self.calls.error(Sent::Answered, failure)));
     }
 
@@ -162,42 +173,6 @@ impl Shared {
             (Route::Unknown, Err(reason)) => self.strays.note(Stray::Notification, &reason),
         }
     }
-
-    /// Serves a request of the plugin. Only the host's own service is there, and of it only `notice`.
-    fn serve(&self, method: &str, params: &Value) -> Result<Value, RpcError> {
-        if method != methods::CallService::NAME {
-            let text = format!("a plugin may call `service/call` only, not `{method}`");
-            return Err(RpcError::new(code::METHOD_NOT_FOUND, text));
-        }
-        let invalid = |reason: String| RpcError::new(code::INVALID_PARAMS, reason);
-        let call: ServiceCallParams = typed(method, params.clone()).map_err(invalid)?;
-        if call.key != HOST_SERVICE {
-            return Err(RpcError::new(
-                code::METHOD_NOT_FOUND,
-                format!("no service has the key `{}`", call.key),
-            ));
-        }
-        if call.method != "notice" {
-            let text = format!("`{HOST_SERVICE}` has the method `notice` only, not `{}`", call.method);
-            return Err(RpcError::new(code::METHOD_NOT_FOUND, text));
-        }
-        schema::plugin()
-            .check_host("notice", Part::Params, &call.params)
-            .map_err(|fault| invalid(fault.to_string()))?;
-        let notice: NoticeParams =
-            serde_json::from_value(call.params).map_err(|error| invalid(error.to_string()))?;
-        let text = format!("{}: {}", self.peer.plugin, notice.message);
-        self.peer.notices.post(Notice { level: notice.level, code: "PLUGIN_NOTICE", text });
-        let result = serde_json::to_value(NoticeResult {}).unwrap_or_default();
-        Ok(serde_json::to_value(ServiceCallResult { result }).unwrap_or_default())
-    }
-
-    fn answer(&self, id: RequestId, outcome: Result<Value, RpcError>) {
-        let line = Message::Response { id, outcome }.to_line();
-        if self.outbox.push(line, None).is_err() {
-            self.strays.note(Stray::Unanswered, "the queue to it is full");
-        }
-    }
 }
 
 /// Checks a result. Another protocol is named before its shapes are: they may differ in everything else.
@@ -214,7 +189,7 @@ fn check_result(method: &'static str, value: &Value) -> Result<(), CallFailure> 
 }
 
 /// Returns params with their type, checked.
-fn typed<P: DeserializeOwned>(method: &str, params: Value) -> Result<P, String> {
+pub(super) fn typed<P: DeserializeOwned>(method: &str, params: Value) -> Result<P, String> {
     schema::plugin().check(method, Part::Params, &params).map_err(|fault| fault.to_string())?;
     serde_path_to_error::deserialize(params)
         .map_err(|error| format!("{method} params at {}: {}", error.path(), error.inner()))

@@ -40,6 +40,14 @@ impl Plugin {
         self.writer.write_all(format!("{line}\n").as_bytes()).await.unwrap();
     }
 
+    /// Lets the connection read what was said, without reading what it answers.
+    async fn settle_unheard(&mut self) {
+        self.writer.flush().await.unwrap();
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Waits until everything said before was read: an answer to a request comes after it.
     async fn settle(&mut self) -> Value {
         self.say(r#"{"jsonrpc":"2.0","id":"settle","method":"none"}"#).await;
@@ -90,7 +98,15 @@ async fn answered(line: &[u8]) -> String {
 async fn a_response_that_cannot_be_used_fails_its_call_at_once() {
     let unusable = "p: the response to command/complete cannot be used: ";
     let long = "x".repeat(200);
-    let cases: [(&[u8], &str); 9] = [
+    let cases: [(&[u8], &str); 11] = [
+        (
+            br#"{"jsonrpc":"2.0","id":1,"result":{"a":"\ud800"}}"#,
+            "its line is not JSON: unexpected end of hex escape at line 1 column 46",
+        ),
+        (
+            b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"\0\"}",
+            "its line is not JSON: control character (\\u0000-\\u001F) found while parsing a string at line 1 column 35",
+        ),
         (
             br#"{"jsonrpc":"2.0","id":"1","result":{}}"#,
             "its id came back as the string \"1\", it was sent as the number 1",
@@ -215,9 +231,8 @@ async fn requests_are_answered_whatever_their_id() {
         (r#"{"jsonrpc":"2.0","id":7,"method":"ask","params":{}}"#.to_owned(), -32601),
         (r#"{"jsonrpc":"2.0","id":7,"method":"service/call","params":{"key":"k"}}"#.to_owned(), -32602),
         (r#"{"id":7,"method":"service/call"}"#.to_owned(), -32600),
-        (call("other", "m", json!(null)), -32601),
-        (call("bingo.host", "ask", json!({})), -32601),
-        (call("bingo.host", "notice", json!({"message": "m", "level": "loud"})), -32602),
+        // Nobody serves calls here.
+        (call("other", "m", json!(null)), -32603),
     ];
     for (line, code) in cases {
         wire.plugin.say(&line).await;
@@ -225,9 +240,98 @@ async fn requests_are_answered_whatever_their_id() {
         assert_eq!(answer["error"]["code"], code, "{line} got {answer}");
         assert_eq!(answer["id"], serde_json::from_str::<Value>(&line).unwrap()["id"]);
     }
-    wire.plugin.say(&call("bingo.host", "notice", json!({"message": "hello"}))).await;
-    assert_eq!(wire.plugin.hear().await, json!({"jsonrpc": "2.0", "id": "a", "result": {"result": {}}}));
-    assert_eq!(wire.heard.texts().last().unwrap(), "p: hello");
+}
+
+/// Answers a method `now` at once, `never` not at all, and `large` with a text of that size.
+struct Server;
+
+impl Incoming for Server {
+    fn serve(&self, _: &Connection, call: bingo_plugin_sdk::calls::ServiceCallParams) -> Served {
+        match call.method.as_str() {
+            "never" => Served::Later(Box::pin(std::future::pending())),
+            "large" => Served::Later(Box::pin(async move {
+                Ok(json!("x".repeat(call.params.as_u64().unwrap() as usize)))
+            })),
+            _ => Served::Now(Ok(call.params)),
+        }
+    }
+}
+
+fn service_call(id: u64, method: &str, params: Value) -> String {
+    let params = json!({"key": "k", "method": method, "params": params});
+    json!({"jsonrpc": "2.0", "id": id, "method": "service/call", "params": params}).to_string()
+}
+
+#[tokio::test]
+async fn calls_of_a_plugin_are_served_side_by_side_up_to_a_number() {
+    let mut wire = wire(Limits { serving: 2, ..Limits::default() });
+    let server: Arc<dyn Incoming> = Arc::new(Server);
+    wire.connection.shared.peer.incoming.set(&server);
+    for id in 1..=3 {
+        wire.plugin.say(&service_call(id, "never", Value::Null)).await;
+    }
+    let answer = wire.plugin.hear().await;
+    let busy = "the host is busy: 2 calls of this plugin are being served";
+    assert_eq!((&answer["id"], &answer["error"]["message"]), (&json!(3), &json!(busy)));
+    wire.plugin.say(&service_call(4, "now", json!([1]))).await;
+    assert_eq!(
+        wire.plugin.hear().await["result"],
+        json!({"result": [1]}),
+        "what takes no time needs no room"
+    );
+    wire.connection.close(&"it is gone".into());
+    while wire.connection.shared.permits.available_permits() < 2 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_finds_no_room_is_replaced_by_a_short_one() {
+    let mut wire = wire(Limits { queued: 4000, ..Limits::default() });
+    let server: Arc<dyn Incoming> = Arc::new(Server);
+    wire.connection.shared.peer.incoming.set(&server);
+    wire.plugin.say(&service_call(1, "large", json!(3000))).await;
+    wire.plugin.settle_unheard().await;
+    wire.plugin.say(&service_call(2, "large", json!(3000))).await;
+    wire.plugin.settle_unheard().await;
+    assert_eq!(wire.plugin.hear().await["id"], 1);
+    let answer = wire.plugin.hear().await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert_eq!((&answer["id"], &message[..29]), (&json!(2), "the answer found no room: 304"));
+}
+
+#[tokio::test]
+async fn before_its_handshake_a_plugin_reaches_notice_only() {
+    let mut wire = wire(Limits::default());
+    wire.connection.shared.shaken.store(false, std::sync::atomic::Ordering::Release);
+    let server: Arc<dyn Incoming> = Arc::new(Server);
+    wire.connection.shared.peer.incoming.set(&server);
+    wire.plugin.say(&service_call(1, "now", Value::Null)).await;
+    let answer = wire.plugin.hear().await;
+    let refusal = "until it has answered `initialize`, a plugin may call `notice` of `bingo.host` only";
+    assert_eq!(answer["error"]["message"], refusal);
+}
+
+#[tokio::test]
+async fn observations_leave_room_for_calls_and_are_dropped_with_one_word() {
+    let mut wire = wire(Limits { queued: 4000, ..Limits::default() });
+    let cancel = |n: u32| ProviderCancelParams { call: format!("{n}-{}", "x".repeat(100)) };
+    for n in 0..100 {
+        wire.connection.observe::<notifications::CancelProvider>(&cancel(n));
+    }
+    let dropped = wire.connection.dropped_observations();
+    assert!((80..95).contains(&dropped), "{dropped}");
+    let mut pending = begin(&wire);
+    for _ in dropped..100 {
+        assert_eq!(wire.plugin.hear().await["method"], "provider/cancel");
+    }
+    assert_eq!(wire.plugin.hear().await["method"], "command/complete");
+    wire.plugin.say(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
+    pending.response().await.unwrap();
+    let told = format!("p: it did not read, so {dropped} observations for its hooks were dropped");
+    assert_eq!(wire.heard.texts(), [told]);
+    wire.connection.observe::<notifications::CancelProvider>(&cancel(0));
+    assert_eq!(wire.plugin.hear().await["method"], "provider/cancel");
 }
 
 #[tokio::test]
@@ -258,8 +362,8 @@ async fn progress_reaches_its_call_and_names_stay_apart() {
         let tails = Arc::clone(&tails);
         Arc::new(move |tail| tails.lock().unwrap().push(format!("{mark} {tail}")))
     };
-    let first = wire.connection.watch_tool("c", sink("first"));
-    let second = wire.connection.watch_tool("c", sink("second"));
+    let first = wire.connection.watch_tool("c", sink("first"), None);
+    let second = wire.connection.watch_tool("c", sink("second"), None);
     assert_eq!((first.call_id.as_str(), second.call_id.as_str()), ("c", "c#2"));
     let mut params = ToolCallParams {
         call_id: first.call_id.clone(),

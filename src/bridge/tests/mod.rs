@@ -1,5 +1,8 @@
 //! Bridges over a pair in memory: the test is the plugin.
 
+mod context;
+mod routing;
+
 use std::time::Duration;
 
 use bingo_plugin_sdk::event::{ErrorCode, KernelError};
@@ -12,9 +15,10 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHal
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::ports::{CallContext, ModelStream};
+use crate::ports::{CallContext, ModelStream, Provider, Tool};
 use crate::supervisor::limits::Limits;
 use crate::supervisor::testing::{self, Heard};
+use crate::supervisor::{PluginEntry, PluginState, ReadyPlugin};
 
 struct Plugin {
     lines: tokio::io::Lines<BufReader<ReadHalf<DuplexStream>>>,
@@ -24,7 +28,11 @@ struct Plugin {
 
 impl Plugin {
     fn new() -> Self {
-        let mut wire = testing::wire("p", Limits::default(), Arc::new(Heard::default()));
+        Self::named("p", Limits::default(), Arc::new(Heard::default()))
+    }
+
+    fn named(name: &str, limits: Limits, heard: Arc<Heard>) -> Self {
+        let mut wire = testing::wire(name, limits, heard);
         let (reader, writer) = tokio::io::split(wire.far.take().unwrap());
         Self { lines: BufReader::new(reader).lines(), writer, wire }
     }
@@ -253,7 +261,7 @@ async fn the_first_of_a_name_is_offered_and_the_others_are_told() {
     let mut broken = entry("z");
     broken.state = PluginState::Unavailable { reason: "it is broken".into() };
     let table = PluginTable { number: 4, plugins: vec![entry("b"), entry("a"), broken] };
-    let (snapshot, clashes) = build(&table);
+    let build::Built { snapshot, clashes, .. } = build::build(&table, &Arc::default());
     let names: Vec<&str> = snapshot.tools.iter().map(|tool| tool.spec().name.as_str()).collect();
     assert_eq!(names, ["plugin__b__t", "plugin__a__t"]);
     assert_eq!(snapshot.tools[0].spec().description, "one");
