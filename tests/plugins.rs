@@ -96,7 +96,7 @@ fn a_result_that_breaks_the_schema_names_plugin_method_place_expected_and_got() 
 
 #[test]
 fn progress_of_a_call_that_never_was_is_told_and_dropped() {
-    let told = "[notice] PLUGIN_FAULTY_MESSAGE stress: sent a notification about a call that is not known: \"tool/progress of \\\"no-such-call\\\"\"\n";
+    let told = "[notice] PLUGIN_FAULTY_MESSAGE stress: sent a notification about a call that is not known: \"tool/progress params at /callId: \\\"no-such-call\\\" is no call of this plugin\"\n";
     goes_well("unknown-progress", "", told);
 }
 
@@ -110,6 +110,9 @@ fn a_request_that_the_host_does_not_know_is_answered() {
     let message = "a plugin may call `service/call` only, not `no/such`";
     let expected = json!({ "jsonrpc": "2.0", "id": 1, "error": { "code": -32601, "message": message } });
     assert_eq!(serde_json::from_str::<Value>(got).unwrap(), expected);
+    let told =
+        format!("[notice] PLUGIN_FAULTY_MESSAGE stress: sent a request that was refused: {message:?}\n");
+    assert!(ran.stderr.contains(&told), "{ran:#?}");
 }
 
 #[test]

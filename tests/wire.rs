@@ -1,6 +1,8 @@
 //! The plugin wire over real processes: services between plugins, context, compaction, hooks and questions, when all is
 //! well and when a plugin fails in each way.
 
+#![expect(clippy::unwrap_used, reason = "the helpers of tests fail by panicking, as tests do")]
+
 mod host;
 
 use std::sync::Arc;

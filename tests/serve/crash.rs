@@ -74,6 +74,8 @@ fn a_client_survives_crash_after_crash_with_what_it_saw() {
     let mut kept = fold(&snapshot, &[]);
     for (round, count) in [1, 2, 3, 5, 8, 40, 60, 90, 160].into_iter().enumerate() {
         let prompt = format!("@think so\nwords and more\n{}", "@tool none {}\n".repeat(50));
+        let live = json!({ "session": session, "plugin": "p", "kind": "live", "payload": round });
+        client.call("session/signal", live);
         client.submit(&session, &format!("req_{round}"), &prompt);
         let seen: Vec<Value> = (0..count).map(|_| client.event()).collect();
         client.kill();
@@ -107,23 +109,27 @@ fn a_question_open_in_a_crash_is_cancelled_and_its_call_failed() {
     client.submit(&session, "req_2", "waiting");
     seen.extend(client.until_ack("req_2"));
     client.kill();
-    let kept = fold(&snapshot, &seen);
+    let mut kept = fold(&snapshot, &seen);
     assert_eq!((kept.interactions.len(), kept.queue.len()), (1, 1));
 
     let mut client = server(&sandbox);
     let server_state = client.open(&session);
     assert_eq!(server_state["interactions"], json!([]));
     client.call("session/events", json!({ "session": session, "since": kept.seq }));
-    let missed = client.events_until(|frame| is(frame, "turnCompleted"));
+    let missed = client.events_until(|frame| frame["seq"] == server_state["seq"]);
     let expected = [
         "sessionUpdated",
         "interactionCancelled sessionClosed",
         "itemCompleted toolCall failed",
         "turnCompleted failed TURN_LOST",
+        "intentAck req_2 rejected SESSION_CLOSED [req_2]",
+        "queueChanged",
     ];
     assert_eq!(shapes(&missed), expected);
-    let answer = json!({ "kind": "allowOnce" });
     let id = json!(kept.interactions[0].id);
+    kept = fold(&json!(kept), &missed);
+    assert_eq!(json!(kept), server_state);
+    let answer = json!({ "kind": "allowOnce" });
     client.answer(&session, "req_3", &id, &answer);
     let rest = client.until_ack("req_3");
     let closed = "intentAck req_3 rejected INTERACTION_CLOSED [req_3]".to_owned();

@@ -282,7 +282,8 @@ fn a_context_that_is_too_large_is_tried_once_more_without_old_results() {
     let frames = client.turn(&session, "req_1", "half a word\n@fail contextOverflow");
     let tried = ["itemStarted assistant running", "itemDelta text", "itemCompleted assistant failed"];
     let expected =
-        [&tried[..], &["turnRetrying 0"], &tried[..], &["turnCompleted failed CONTEXT_OVERFLOW"]].concat();
+        [&tried[..], &["turnRetrying 0/10 0 1"], &tried[..], &["turnCompleted failed CONTEXT_OVERFLOW"]]
+            .concat();
     assert_eq!(shapes(&frames)[3..], expected);
 }
 

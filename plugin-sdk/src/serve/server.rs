@@ -25,8 +25,8 @@ use crate::calls::{
     ServiceCallResult, ToolCallResult, methods, notifications,
 };
 use crate::handshake::{InitializeParams, InitializeResult};
-use crate::jsonrpc::{Message, Method, Notice, RequestId, RpcError, code};
-use crate::ndjson::{Line, NdjsonCodec};
+use crate::jsonrpc::{Message, MessageError, Method, Notice, RequestId, RpcError, code};
+use crate::ndjson::{IdScan, Line, NdjsonCodec};
 use crate::provider::ProviderStreamResult;
 
 /// How long running calls may go on after the end of input, and again after their cancel. Both together stay below
@@ -176,10 +176,12 @@ impl<P: Plugin> Server<P> {
     fn line(&mut self, line: Line) {
         let text = match line {
             Line::Text(text) => text,
-            Line::NotUtf8 { lossy, .. } => {
-                return warn(&format!("skipped a line that is not UTF-8: {lossy}"));
+            Line::NotUtf8 { lossy, id } => {
+                return self.skip(id, code::PARSE_ERROR, format!("a line that is not UTF-8: {lossy}"));
             }
-            Line::TooLong { length, .. } => return warn(&format!("skipped a line of {length} bytes")),
+            Line::TooLong { length, id } => {
+                return self.skip(id, code::PARSE_ERROR, format!("a line of {length} bytes"));
+            }
         };
         match Message::parse(text.as_bytes()) {
             Ok(Message::Request { id, method, params }) => self.request(id, method, params),
@@ -189,8 +191,30 @@ impl<P: Plugin> Server<P> {
                     warn(&format!("nothing waits for the response to {id}"));
                 }
             }
-            Err(error) => warn(&format!("skipped a line: {error}")),
+            Err(error) => {
+                let (id, code) = match &error {
+                    MessageError::NotJson { .. } => {
+                        let mut scan = IdScan::default();
+                        scan.feed(text.as_bytes());
+                        (scan.id(), code::PARSE_ERROR)
+                    }
+                    MessageError::NotMessage { id, .. } => (id.clone(), code::INVALID_REQUEST),
+                };
+                self.skip(id, code, error.to_string());
+            }
         }
+    }
+
+    /// Passes over a line; whoever waits for its answer is told at once.
+    fn skip(&mut self, id: Option<RequestId>, code: i64, reason: String) {
+        warn(&format!("skipped {reason}"));
+        let Some(id) = id else { return };
+        let output = self.output.clone();
+        let outcome = Err(RpcError::new(code, reason));
+        self.tasks.spawn(async move {
+            // A writer that is gone ends the loop; there is nobody to tell.
+            let _ = output.send(Message::Response { id, outcome }.to_line()).await;
+        });
     }
 
     fn request(&mut self, id: RequestId, method: String, params: Value) {

@@ -302,15 +302,27 @@ async fn what_cannot_be_served_is_answered_in_words() {
 }
 
 #[tokio::test]
-async fn a_bad_line_is_skipped() {
+async fn a_bad_line_is_skipped_and_answered_where_it_has_an_id() {
     let mut host = Host::start(Probe);
-    for line in
-        [&b"not json"[..], b"", b"\xff\xfe", b"[]", br#"{"jsonrpc":"1.0","id":1,"method":"tool/call"}"#]
-    {
+    for line in [&b"not json"[..], b"", b"\xff\xfe", b"[]"] {
         host.line(line).await;
     }
-    host.tool(2, "quick").await;
-    assert_eq!(host.next().await["id"], 2);
+    let deep = format!(
+        r#"{{"jsonrpc":"2.0","id":2,"method":"tool/call","params":{}{}}}"#,
+        "[".repeat(200),
+        "]".repeat(200)
+    );
+    for (line, id, code) in [
+        (&br#"{"jsonrpc":"1.0","id":1,"method":"tool/call"}"#[..], 1, -32600),
+        (deep.as_bytes(), 2, -32700),
+        (b"{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"\xff\"}", 3, -32700),
+    ] {
+        host.line(line).await;
+        let answer = host.next().await;
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(id), &json!(code)), "{answer}");
+    }
+    host.tool(4, "quick").await;
+    assert_eq!(host.next().await["id"], 4);
 }
 
 #[tokio::test]

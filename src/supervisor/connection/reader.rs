@@ -154,7 +154,7 @@ impl Shared {
             Route::Found(route) => (route.sink)(progress.tail),
             Route::Ended => tracing::debug!(call = progress.call_id, "progress after the end was dropped"),
             Route::Unknown => {
-                self.strays.note(Stray::UnknownCall, &format!("tool/progress of {:?}", progress.call_id));
+                self.strays.note(Stray::UnknownCall, &unknown("tool/progress", "callId", &progress.call_id));
             }
         }
     }
@@ -168,7 +168,7 @@ impl Shared {
             (Route::Found(queue), Err(reason)) => queue.fail(reason),
             (Route::Ended, _) => tracing::debug!(call, "a delta after the end was dropped"),
             (Route::Unknown, Ok(delta)) => {
-                self.strays.note(Stray::UnknownCall, &format!("provider/delta of {:?}", delta.call));
+                self.strays.note(Stray::UnknownCall, &unknown("provider/delta", "call", &delta.call));
             }
             (Route::Unknown, Err(reason)) => self.strays.note(Stray::Notification, &reason),
         }
@@ -193,4 +193,9 @@ pub(super) fn typed<P: DeserializeOwned>(method: &str, params: Value) -> Result<
     schema::plugin().check(method, Part::Params, &params).map_err(|fault| fault.to_string())?;
     serde_path_to_error::deserialize(params)
         .map_err(|error| format!("{method} params at {}: {}", error.path(), error.inner()))
+}
+
+/// Says which field of a notification names a call that is not known.
+fn unknown(method: &str, field: &str, call: &str) -> String {
+    format!("{method} params at /{field}: {call:?} is no call of this plugin")
 }

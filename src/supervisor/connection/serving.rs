@@ -60,7 +60,11 @@ impl Shared {
     pub(super) fn take_request(self: &Arc<Self>, id: RequestId, method: &str, params: Value) {
         let served = match self.incoming_call(method, params) {
             Ok(call) => self.serve(call),
-            Err(error) => Served::Now(Err(error)),
+            Err(error) => {
+                // The plugin is answered, and the person who wrote it is told too.
+                self.strays.note(Stray::Request, &error.message);
+                Served::Now(Err(error))
+            }
         };
         match served {
             Served::Now(outcome) => self.answer(id, outcome.map(nested)),

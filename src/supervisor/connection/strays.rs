@@ -30,6 +30,8 @@ pub(super) enum Stray {
     TooLong,
     /// A notification that does not fit its schema or is none.
     Notification,
+    /// A request that the host does not serve, or whose params do not fit.
+    Request,
     /// A notification about a call that never was.
     UnknownCall,
     /// An answer of the host that a plugin which does not read left no room for.
@@ -52,6 +54,7 @@ impl Stray {
             Self::NotMessage => "sent a line that is no JSON-RPC 2.0 message",
             Self::TooLong => "sent a line over the limit that belongs to no call",
             Self::Notification => "sent a notification that does not fit",
+            Self::Request => "sent a request that was refused",
             Self::UnknownCall => "sent a notification about a call that is not known",
             Self::Unanswered => "asks and does not read: a request was dropped",
         }
