@@ -81,6 +81,17 @@ string_id!(
 pub struct Seq(pub u64);
 
 impl Seq {
+    /// Returns the run of the session that a frame of this number belongs to, counted from 0: each run of a stored
+    /// session begins at the next multiple of 2^32.
+    pub fn segment(self) -> u64 {
+        self.0 >> 32
+    }
+
+    /// Returns the first number of the run after this one's.
+    pub fn next_segment(self) -> Self {
+        Self((self.segment() + 1) << 32)
+    }
+
     /// Returns the number after this one.
     pub fn next(self) -> Self {
         Self(self.0 + 1)

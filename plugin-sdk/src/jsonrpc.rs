@@ -85,6 +85,20 @@ pub enum Message {
     Response { id: RequestId, outcome: Result<Value, RpcError> },
 }
 
+/// The deepest nesting a host takes from a peer. What it takes it puts a few levels deeper into frames and requests, and
+/// whoever reads those may stop at 128.
+pub const MAX_DEPTH: usize = 64;
+
+/// Returns whether a value nests deeper than this; `{}` and `[]` have depth 1.
+pub fn is_deeper_than(value: &Value, depth: usize) -> bool {
+    let inside = |value| depth == 0 || is_deeper_than(value, depth - 1);
+    match value {
+        Value::Array(elements) => depth == 0 || elements.iter().any(inside),
+        Value::Object(members) => depth == 0 || members.values().any(inside),
+        _ => false,
+    }
+}
+
 /// Why a line is no message.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MessageError {
@@ -109,6 +123,25 @@ impl Message {
             cut: error.is_eof() && line.trim_ascii_start().starts_with(b"{"),
         })?;
         Self::from_value(value)
+    }
+
+    /// Returns the message that a line holds, unless it nests too deep to be passed on.
+    ///
+    /// # Errors
+    /// As `parse`, and when it nests deeper than [`MAX_DEPTH`].
+    pub fn parse_bounded(line: &[u8]) -> Result<Self, MessageError> {
+        let message = Self::parse(line)?;
+        let (id, value) = match &message {
+            Self::Request { id, params, .. } => (Some(id), params),
+            Self::Notification { params, .. } => (None, params),
+            Self::Response { id, outcome: Ok(result) } => (Some(id), result),
+            Self::Response { outcome: Err(_), .. } => return Ok(message),
+        };
+        if is_deeper_than(value, MAX_DEPTH) {
+            let reason = format!("it nests deeper than {MAX_DEPTH} levels");
+            return Err(MessageError::NotMessage { id: id.cloned(), reason });
+        }
+        Ok(message)
     }
 
     /// Returns the message that a JSON value is.
@@ -287,6 +320,22 @@ mod tests {
             );
             assert!(!message.to_line().contains('\n'));
         }
+    }
+
+    #[test]
+    fn depth_is_counted_by_brackets() {
+        let nested = |depth: usize| -> Value {
+            serde_json::from_str(&format!("{}{}", "[".repeat(depth), "]".repeat(depth))).unwrap()
+        };
+        assert!(!is_deeper_than(&json!(1), 0));
+        assert!(!is_deeper_than(&nested(5), 5) && is_deeper_than(&nested(6), 5));
+        let line = |depth| json!({"jsonrpc": "2.0", "id": 7, "result": nested(depth)}).to_string();
+        assert!(Message::parse_bounded(line(MAX_DEPTH).as_bytes()).is_ok());
+        let Err(MessageError::NotMessage { id, .. }) = Message::parse_bounded(line(MAX_DEPTH + 1).as_bytes())
+        else {
+            panic!("too deep a message was taken")
+        };
+        assert_eq!(id, Some(RequestId::Number(7)));
     }
 
     #[test]

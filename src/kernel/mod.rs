@@ -114,7 +114,7 @@ pub struct Attachment {
 /// A stream that goes on from an earlier point.
 pub struct Resumption {
     /// Stored frames after that point.
-    pub frames: Vec<bingo_plugin_sdk::event::Frame>,
+    pub frames: Vec<Arc<Published>>,
     /// What follows them.
     pub stream: FrameStream,
 }
@@ -284,7 +284,8 @@ impl Kernel {
         let subscription = session.subscribe().await?;
         let through = subscription.snapshot.seq;
         let read = self.parts.journal.read(id.clone(), since, through).await;
-        let frames = read.map_err(|error| error.to_kernel())?;
+        let stored = read.map_err(|error| error.to_kernel())?;
+        let frames = stored.into_iter().map(Published::new).collect();
         Ok(Resumption { frames, stream: subscription.stream })
     }
 
@@ -343,6 +344,9 @@ impl Kernel {
     }
 
     async fn delete_one(&self, id: &SessionId) -> Result<(), KernelError> {
+        // Nobody opens it again while it goes.
+        let lock = self.opening(id);
+        let _deleting = lock.lock().await;
         if let Ok(session) = self.parts.session(id) {
             // One that ended meanwhile is closed already.
             drop(session.write(Write::Close(CloseReason::Deleted)).await);

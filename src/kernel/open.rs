@@ -67,7 +67,7 @@ impl Kernel {
             self.parts.journal.release(claim.epoch).await;
             return Err(KernelError::new(ErrorCode::Storage, format!("session {id} has no frames")));
         };
-        Ok(self.start(begin, claim.epoch, last))
+        self.start(begin, claim.epoch, last).await
     }
 
     /// Opens the first candidate that nobody holds (kernel rules 3.1.4 and 5).
@@ -106,9 +106,7 @@ impl Kernel {
         let epoch = self.parts.journal.create(summary.id.clone()).await.map_err(|error| error.to_kernel())?;
         let mut begin = Begin::fresh(summary);
         begin.notices.extend(chosen.filter(|chosen| chosen.is_fallback).map(|_| fallback_notice()));
-        let session = self.start(begin, epoch, Seq(0));
-        session.flush().await?;
-        Ok(session)
+        self.start(begin, epoch, Seq(0)).await
     }
 
     /// Takes a key that no session has or had; it is free again if creating fails.
@@ -153,18 +151,22 @@ impl Kernel {
         Ok(Some(ChosenModel { provider: id, model, is_fallback }))
     }
 
-    fn start(&self, mut begin: Begin, epoch: Epoch, last: Seq) -> SessionHandle {
+    /// Starts a session's actor; it is announced once its first frames are stored.
+    async fn start(&self, mut begin: Begin, epoch: Epoch, last: Seq) -> Result<SessionHandle, KernelError> {
         begin.notices.extend(self.parts.board.take());
         let (journal, sync) = (Arc::clone(&self.parts.journal), self.parts.settings.sync);
         let store = Store { journal, epoch, last, sync };
         let session = session::spawn(Arc::clone(&self.parts), begin, store);
+        session.flush().await?;
         self.parts.lock().live.insert(session.id.clone(), session.clone());
+        // Left on the board while the session was on its way.
+        self.parts.board.take().into_iter().for_each(|notice| session.try_notice(notice));
         let summary = Box::new(session.summary());
         self.parts.feed.publish(&GatewayEvent::SessionCreated { summary });
-        session
+        Ok(session)
     }
 
-    fn opening(&self, id: &SessionId) -> Arc<tokio::sync::Mutex<()>> {
+    pub(super) fn opening(&self, id: &SessionId) -> Arc<tokio::sync::Mutex<()>> {
         let mut registry = self.parts.lock();
         registry.opening.retain(|_, lock| lock.strong_count() > 0);
         if let Some(lock) = registry.opening.get(id).and_then(std::sync::Weak::upgrade) {

@@ -23,8 +23,17 @@ use crate::ports::{Epoch, Journal, JournalError};
 use crate::settings::SyncMode;
 use crate::telemetry;
 
-/// Frames that may wait for the disk before the session stops taking more from its turn.
-const HIGH_WATER: usize = 1024;
+/// What may wait for the disk before the session takes no more from its turn.
+const TURN_ROOM: Room = Room { entries: 1024, bytes: 16 * 1024 * 1024 };
+/// What may wait for the disk before the session takes no more from its clients either.
+const CLIENT_ROOM: Room = Room { entries: 4096, bytes: 64 * 1024 * 1024 };
+
+/// A bound on what waits.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    entries: usize,
+    bytes: usize,
+}
 
 /// Returns whether an event must be on the disk before it is seen (design §7, `journal.sync`).
 fn wants_sync(mode: SyncMode, event: &Event) -> bool {
@@ -41,6 +50,38 @@ fn wants_sync(mode: SyncMode, event: &Event) -> bool {
                 | Event::SessionClosed { .. }
                 | Event::Extension { .. }
         ),
+    }
+}
+
+/// Returns about how many bytes an event holds.
+fn weight(event: &Event) -> usize {
+    match event {
+        Event::ItemDelta { data, .. } => data.len(),
+        Event::ItemStarted { .. }
+        | Event::ItemUpdated { .. }
+        | Event::ItemCompleted { .. }
+        | Event::Extension { .. }
+        | Event::Signal { .. } => {
+            let mut counter = Counter(0);
+            // A counter takes everything.
+            let _ = serde_json::to_writer(&mut counter, event);
+            counter.0
+        }
+        _ => 256,
+    }
+}
+
+/// Counts what is written to it.
+struct Counter(usize);
+
+impl std::io::Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -78,6 +119,8 @@ struct Shared {
 #[derive(Default)]
 struct OutboxState {
     entries: VecDeque<Entry>,
+    /// What the frames among them weigh.
+    bytes: usize,
     ended: bool,
     failure: Option<String>,
 }
@@ -95,12 +138,24 @@ impl Outbox {
 
     /// Pushes frames that belong together: they are written at once.
     pub(super) fn push(&self, frames: Vec<Arc<Frame>>) {
+        let bytes: usize = frames.iter().map(|frame| weight(&frame.event)).sum();
+        self.lock().bytes += bytes;
         self.enter(frames.into_iter().map(Entry::Frame));
     }
 
     /// Returns whether the disk keeps up, so that more of the turn's output may be taken.
-    pub(super) fn has_room(&self) -> bool {
-        self.lock().entries.len() < HIGH_WATER
+    pub(super) fn has_turn_room(&self) -> bool {
+        self.has_room(TURN_ROOM)
+    }
+
+    /// Returns whether more of what clients write may be taken.
+    pub(super) fn has_client_room(&self) -> bool {
+        self.has_room(CLIENT_ROOM)
+    }
+
+    fn has_room(&self, room: Room) -> bool {
+        let state = self.lock();
+        state.entries.len() < room.entries && state.bytes < room.bytes
     }
 
     /// Waits until the publisher took what was there, or failed.
@@ -230,7 +285,11 @@ impl Publisher {
     async fn take(&self) -> VecDeque<Entry> {
         loop {
             let pushed = self.shared.pushed.notified();
-            let entries = std::mem::take(&mut self.shared.lock().entries);
+            let entries = {
+                let mut state = self.shared.lock();
+                state.bytes = 0;
+                std::mem::take(&mut state.entries)
+            };
             if !entries.is_empty() {
                 return entries;
             }

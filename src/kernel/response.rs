@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bingo_plugin_sdk::event::{DeltaKind, Event, Usage};
 use bingo_plugin_sdk::ids::{ItemId, TurnId};
 use bingo_plugin_sdk::item::{Item, ItemBody, ItemStatus, ProviderMetadata};
+use bingo_plugin_sdk::jsonrpc::{MAX_DEPTH, is_deeper_than};
 use bingo_plugin_sdk::provider::{FinishReason, ModelEvent, ProviderError};
 use serde_json::Value;
 
@@ -117,6 +118,10 @@ impl Response {
     fn call(&mut self, call_id: String, name: String, text: &str) -> Result<Event, ProviderError> {
         self.count(text.len())?;
         let (input, problem) = match serde_json::from_str(if text.trim().is_empty() { "{}" } else { text }) {
+            Ok(input) if is_deeper_than(&input, MAX_DEPTH) => {
+                let problem = format!("it nests deeper than {MAX_DEPTH} levels");
+                (Value::String(text.to_owned()), Some(problem))
+            }
             Ok(input) => (input, None),
             Err(error) => (Value::String(text.to_owned()), Some(error.to_string())),
         };
@@ -241,6 +246,18 @@ mod tests {
             assert!(matches!(&call.body, ItemBody::ToolCall { input, .. } if *input == expected), "{text}");
             assert_eq!(call.meta.contains_key("invalidInput"), flagged, "{text}");
         }
+    }
+
+    #[test]
+    fn input_that_nests_too_deep_is_kept_as_text() {
+        let mut response = response();
+        let input = format!("{}{}", "[".repeat(100), "]".repeat(100));
+        response
+            .event(ModelEvent::ToolCall { id: "c".to_owned(), name: "n".to_owned(), input: input.clone() })
+            .unwrap();
+        assert!(
+            matches!(&response.calls[0].body, ItemBody::ToolCall { input: kept, .. } if *kept == json!(input))
+        );
     }
 
     #[test]

@@ -152,8 +152,9 @@ impl QueueState {
             Some(Frame { event: Event::Lagged { from, .. }, .. }) => *from,
             _ => seq,
         };
-        let event = Event::Lagged { from, to: seq };
-        self.lagged = Some(Frame { event, cause: None, ..frame.frame.clone() });
+        let Frame { ts, session, .. } = &frame.frame;
+        let (ts, session) = (ts.clone(), session.clone());
+        self.lagged = Some(Frame { seq, ts, session, cause: None, event: Event::Lagged { from, to: seq } });
     }
 
     /// Merges a delta into the last frame, if that is an unread delta of the same item.

@@ -265,15 +265,25 @@ fn what_cannot_get_better_ends_the_turn_and_its_half_written_item() {
     let sandbox = Sandbox::new();
     let mut client = server(&sandbox, &[]);
     let session = titled(&mut client, &sandbox);
-    for (kind, code) in
-        [("request", "INVALID_INPUT"), ("auth", "AUTH_REQUIRED"), ("contextOverflow", "CONTEXT_OVERFLOW")]
-    {
+    for (kind, code) in [("request", "INVALID_INPUT"), ("auth", "AUTH_REQUIRED")] {
         let frames = client.turn(&session, "req_1", &format!("half a word\n@fail {kind}"));
         let failed = format!("turnCompleted failed {code}");
         let expected =
             ["itemStarted assistant running", "itemDelta text", "itemCompleted assistant failed", &failed];
         assert_eq!(shapes(&frames)[3..], expected);
     }
+}
+
+#[test]
+fn a_context_that_is_too_large_is_tried_once_more_without_old_results() {
+    let sandbox = Sandbox::new();
+    let mut client = server(&sandbox, &[]);
+    let session = titled(&mut client, &sandbox);
+    let frames = client.turn(&session, "req_1", "half a word\n@fail contextOverflow");
+    let tried = ["itemStarted assistant running", "itemDelta text", "itemCompleted assistant failed"];
+    let expected =
+        [&tried[..], &["turnRetrying 0"], &tried[..], &["turnCompleted failed CONTEXT_OVERFLOW"]].concat();
+    assert_eq!(shapes(&frames)[3..], expected);
 }
 
 #[test]

@@ -125,6 +125,11 @@ impl SessionState {
         if matches!(frame.event, Event::Lagged { .. }) || (self.seq.0 != 0 && frame.seq <= self.seq) {
             return;
         }
+        if frame.seq.segment() != self.seq.segment() {
+            // Another run of the session: it is open again, and live payloads did not survive.
+            self.closed = false;
+            self.signals.clear();
+        }
         self.seq = frame.seq;
         match &frame.event {
             Event::SessionUpdated { summary } => self.summary = (**summary).clone(),

@@ -102,15 +102,26 @@ impl Writer {
         }
         let path = self.place.journal();
         let (lines, at) = self.encode(&path, frames)?;
-        if !lines.is_empty() {
-            disk.write(&mut self.file, &lines).map_err(failed("write", &path))?;
+        let stored = self.store(disk, &lines, sync);
+        if stored.is_err() {
+            // Whole lines of a failed write must not come back: their numbers may be told again. Where even this fails,
+            // the next claim reads what stands there.
+            let _ = self.file.set_len(self.at.bytes);
         }
-        if sync {
-            disk.sync_data(&self.file).map_err(failed("sync", &path))?;
-        }
+        stored.map_err(|(act, error)| failed(act, &path)(error))?;
         self.at = at;
         frames.iter().for_each(|frame| self.fold.apply(frame));
         self.fold.save(&self.place, at);
+        Ok(())
+    }
+
+    fn store(&mut self, disk: &dyn Disk, lines: &[u8], sync: bool) -> Result<(), (&'static str, io::Error)> {
+        if !lines.is_empty() {
+            disk.write(&mut self.file, lines).map_err(|error| ("write", error))?;
+        }
+        if sync {
+            disk.sync_data(&self.file).map_err(|error| ("sync", error))?;
+        }
         Ok(())
     }
 

@@ -53,7 +53,7 @@ pub(super) struct Actor {
     /// A command that keeps the session busy.
     pub(super) busy_command: Option<IntentId>,
     /// Every running command.
-    pub(super) commands: Vec<IntentId>,
+    pub(super) commands: Vec<(IntentId, CancellationToken)>,
     pub(super) done: mpsc::Sender<CommandDone>,
     pub(super) questions: BTreeMap<InteractionId, OpenQuestion>,
     pub(super) intake: Intake,
@@ -161,7 +161,7 @@ impl Actor {
             }
             match self.wake(&mut writes).await {
                 Wake::Write(Some(write)) => self.write(write),
-                // Nobody holds the session any more: the kernel is gone.
+                // Nobody can reach the session any more.
                 Wake::Write(None) => self.close(CloseReason::Shutdown),
                 Wake::Turn(Some(message)) => self.turn_message(message),
                 Wake::Turn(None) => self.turn_ended().await,
@@ -180,13 +180,14 @@ impl Actor {
     /// is heard only while the disk keeps up.
     async fn wake(&mut self, writes: &mut mpsc::Receiver<Write>) -> Wake {
         let until = self.closing.as_ref().map(|closing| closing.until);
-        let has_room = self.outbox.has_room();
+        let (turn_room, client_room) = (self.outbox.has_turn_room(), self.outbox.has_client_room());
+        let reachable = self.closing.is_none() || !writes.is_closed();
         tokio::select! {
             biased;
-            write = writes.recv(), if self.closing.is_none() || !writes.is_closed() => Wake::Write(write),
+            write = writes.recv(), if client_room && reachable => Wake::Write(write),
             Some(done) = self.done_queue.recv() => Wake::Command(done),
             Some(done) = self.taken_queue.recv() => Wake::Intake(done),
-            message = next_message(&mut self.turn), if has_room => Wake::Turn(message),
+            message = next_message(&mut self.turn), if turn_room => Wake::Turn(message),
             () = self.outbox.drained() => Wake::Drained,
             () = grace(until) => Wake::GraceOver,
         }

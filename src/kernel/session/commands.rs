@@ -27,7 +27,7 @@ pub(super) struct CommandDone {
 impl Actor {
     /// A command ended: what it came to, then whatever waited for it (kernel rule 8.1.5).
     pub(super) fn command_done(&mut self, done: CommandDone) {
-        let Some(place) = self.commands.iter().position(|intent| *intent == done.intent) else { return };
+        let Some(place) = self.commands.iter().position(|(intent, _)| *intent == done.intent) else { return };
         self.commands.remove(place);
         let CommandDone { intent, line, outcome } = done;
         if self.busy_command.as_ref() == Some(&intent) {
@@ -56,7 +56,8 @@ impl Actor {
     }
 
     pub(super) fn run_command(&mut self, intent: IntentId, line: CommandLine) {
-        let context = self.context(None, CancellationToken::new());
+        let cancel = CancellationToken::new();
+        let context = self.context(None, cancel.clone());
         if line.name == builtin::COMPACT {
             return self.compact(&intent, line.args);
         }
@@ -67,7 +68,7 @@ impl Actor {
         if !command.spec().instant {
             self.busy_command = Some(intent.clone());
         }
-        self.commands.push(intent.clone());
+        self.commands.push((intent.clone(), cancel));
         let running = tokio::spawn(command.run(context, line.args.clone()));
         let done = self.done.clone();
         tokio::spawn(async move {

@@ -53,8 +53,7 @@ impl Begin {
         let Event::SessionUpdated { summary } = &frames.first()?.event else { return None };
         let mut state = SessionState::new((**summary).clone());
         frames.iter().for_each(|frame| state.apply(frame));
-        state.closed = false;
-        let first = Seq(((state.seq.0 >> 32) + 1) << 32);
+        let first = state.seq.next_segment();
         let revisions = frames.iter().rev().find_map(|frame| match frame.event {
             Event::QueueChanged { revision, .. } => Some(revision),
             _ => None,
@@ -146,7 +145,8 @@ impl Actor {
         for line in &waiting {
             self.reject(&line.intent, closed_error("the session closed while this line waited"));
         }
-        for intent in std::mem::take(&mut self.commands) {
+        for (intent, cancel) in std::mem::take(&mut self.commands) {
+            cancel.cancel();
             self.reject(&intent, closed_error("the session closed while this command ran"));
         }
         if !waiting.is_empty() {

@@ -38,7 +38,7 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
 impl Shared {
     fn take_line(self: &Arc<Self>, line: Line) {
         match line {
-            Line::Text(text) => match Message::parse(text.as_bytes()) {
+            Line::Text(text) => match Message::parse_bounded(text.as_bytes()) {
                 Ok(message) => self.take_message(message),
                 Err(MessageError::NotJson { cut: true, .. }) => self.strays.note(Stray::CutOff, &text),
                 Err(MessageError::NotJson { reason, .. }) => self.take_broken(&text, &reason),

@@ -3,13 +3,14 @@
 //! `text` writes the answer to stdout and everything else to stderr; `json` writes one frame a line. Questions are
 //! answered on a terminal, and refused without one.
 
+mod output;
 mod questions;
 mod text;
 
-use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
 
 use bingo_plugin_sdk::event::{ErrorCode, Event, Frame, Input, IntentOutcome, KernelError, TurnStatus};
-use bingo_plugin_sdk::ids::{IntentId, InteractionId, SessionId, TurnId};
+use bingo_plugin_sdk::ids::{IntentId, InteractionId, Seq, SessionId, TurnId};
 use bingo_plugin_sdk::interaction::Answer;
 use bingo_plugin_sdk::item::{ItemBody, Origin};
 use bingo_plugin_sdk::rpc::{Activation, ClientIdentity, InterruptScope, OpenOptions, SessionSelector};
@@ -18,8 +19,9 @@ use bingo_plugin_sdk::view::View;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::kernel::{Attachment, GivenAnswer, Kernel, Published};
+use crate::kernel::{Attachment, FrameStream, GivenAnswer, Kernel, Published};
 use crate::ports::Notice;
+use output::{Chunk, Output};
 use questions::Asked;
 use text::TextWriter;
 
@@ -57,40 +59,56 @@ pub enum PrintError {
     Kernel(#[from] KernelError),
 }
 
-/// Runs one prompt to its end; each message on `interrupts` is a person's Ctrl-C.
+/// Runs one prompt to its end; each message on `interrupts` is a person's Ctrl-C: the first one interrupts the turn, the
+/// next one ends the run, and so does the first while there is no session yet.
 ///
 /// # Errors
 /// When the session cannot be opened, or the output cannot be written.
 pub async fn print(
     kernel: Kernel,
     request: PrintRequest,
-    mut interrupts: mpsc::Receiver<()>,
+    interrupts: mpsc::Receiver<()>,
 ) -> Result<Ending, PrintError> {
-    let attachment = kernel.open(request.selector, OpenOptions::default()).await?;
-    let mut run = Run::new(&kernel, request.format, &attachment);
-    let mut stream = attachment.stream;
-    run.writer.opened(&attachment.snapshot)?;
+    let session = OnceLock::new();
+    tokio::select! {
+        biased;
+        () = interrupted(&kernel, &session, interrupts) => Ok(Ending::Interrupted),
+        ending = run(&kernel, &session, request) => ending,
+    }
+}
+
+/// Passes the first interrupt on to the turn; ends at the next.
+async fn interrupted(kernel: &Kernel, session: &OnceLock<SessionId>, mut interrupts: mpsc::Receiver<()>) {
+    let mut passed_on = false;
+    loop {
+        if interrupts.recv().await.is_none() {
+            return std::future::pending().await;
+        }
+        let Some(session) = session.get().filter(|_| !passed_on) else { return };
+        passed_on = true;
+        if kernel.interrupt(session, IntentId::mint(), InterruptScope::Head).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn run(
+    kernel: &Kernel,
+    session: &OnceLock<SessionId>,
+    request: PrintRequest,
+) -> Result<Ending, PrintError> {
+    let Attachment { session: id, snapshot, stream } =
+        kernel.open(request.selector, OpenOptions::default()).await?;
+    // Set once: this is the only run.
+    let _ = session.set(id.clone());
+    let mut run = Run::new(kernel, request.format, id)?;
+    run.output.write(opened(&snapshot)).await?;
     let origin = Origin::surface("print");
     let input = Input::Text { text: request.prompt, attachments: Vec::new(), origin };
     kernel.submit(&run.session, run.intent.clone(), input).await?;
-    loop {
-        tokio::select! {
-            biased;
-            Some(()) = interrupts.recv() => {
-                if !run.interrupt().await {
-                    return Ok(Ending::Interrupted);
-                }
-            }
-            answer = questions::answered(&mut run.question) => run.answer(answer).await?,
-            published = stream.next() => {
-                let Some(published) = published else { return run.lost() };
-                if let Some(ending) = run.frame(&published).await? {
-                    run.writer.finish()?;
-                    return Ok(ending);
-                }
-            }
-        }
-    }
+    let ending = run.follow(snapshot.seq, stream).await?;
+    run.finish().await?;
+    Ok(ending)
 }
 
 /// What a run knows.
@@ -99,10 +117,10 @@ struct Run<'a> {
     session: SessionId,
     intent: IntentId,
     turn: Option<TurnId>,
-    interrupted: bool,
     /// What a person is asked now.
     question: Option<Asked>,
     writer: Writer,
+    output: Output,
 }
 
 enum Writer {
@@ -111,26 +129,47 @@ enum Writer {
 }
 
 impl<'a> Run<'a> {
-    fn new(kernel: &'a Kernel, format: OutputFormat, attachment: &Attachment) -> Self {
+    fn new(kernel: &'a Kernel, format: OutputFormat, session: SessionId) -> std::io::Result<Self> {
         let writer = match format {
             OutputFormat::Text => Writer::Text(TextWriter::default()),
             OutputFormat::Json => Writer::Json,
         };
-        let (session, intent) = (attachment.session.clone(), IntentId::mint());
-        Self { kernel, session, intent, turn: None, interrupted: false, question: None, writer }
+        let (intent, output) = (IntentId::mint(), Output::start()?);
+        Ok(Self { kernel, session, intent, turn: None, question: None, writer, output })
     }
 
-    /// Interrupts the turn; returns whether there is hope that it ends by itself.
-    async fn interrupt(&mut self) -> bool {
-        if std::mem::replace(&mut self.interrupted, true) {
-            return false;
+    /// Follows the session until the run ended. Frames that were missed are read again (kernel rule 6.2.7).
+    async fn follow(&mut self, mut seq: Seq, mut stream: FrameStream) -> Result<Ending, PrintError> {
+        loop {
+            tokio::select! {
+                biased;
+                answer = questions::answered(&mut self.question) => self.answer(answer).await?,
+                published = stream.next() => {
+                    let published = published.ok_or_else(lost)?;
+                    if !matches!(published.frame.event, Event::Lagged { .. }) {
+                        seq = published.frame.seq;
+                        if let Some(ending) = self.frame(&published).await? {
+                            return Ok(ending);
+                        }
+                        continue;
+                    }
+                    let resumption = self.kernel.resume_events(&self.session, seq).await?;
+                    stream = resumption.stream;
+                    for missed in resumption.frames {
+                        seq = missed.frame.seq;
+                        if let Some(ending) = self.frame(&missed).await? {
+                            return Ok(ending);
+                        }
+                    }
+                }
+            }
         }
-        self.kernel.interrupt(&self.session, IntentId::mint(), InterruptScope::Head).await.is_ok()
     }
 
     /// Shows a frame; returns how the run ended, if it did.
     async fn frame(&mut self, published: &Published) -> Result<Option<Ending>, PrintError> {
-        self.writer.frame(published)?;
+        let chunks = self.writer.frame(published);
+        self.output.write(chunks).await?;
         match &published.frame.event {
             Event::InteractionOpened { interaction } => self.question = Some(questions::ask(interaction)),
             Event::InteractionCancelled { .. } | Event::InteractionResolved { .. } => self.question = None,
@@ -144,6 +183,13 @@ impl<'a> Run<'a> {
             _ => {}
         }
         Ok(None)
+    }
+
+    async fn finish(mut self) -> std::io::Result<()> {
+        if let Writer::Text(writer) = &mut self.writer {
+            self.output.write(writer.end_line()).await?;
+        }
+        self.output.finish().await
     }
 
     async fn answer(&mut self, (interaction, answer): (InteractionId, Answer)) -> Result<(), PrintError> {
@@ -164,12 +210,10 @@ impl<'a> Run<'a> {
             IntentOutcome::Rejected { .. } => Some(Ending::Failed),
         }
     }
+}
 
-    fn lost(&self) -> Result<Ending, PrintError> {
-        let code = ErrorCode::SessionClosed;
-        let message = "the session ended before its answer did";
-        Err(KernelError::new(code, message).into())
-    }
+fn lost() -> PrintError {
+    KernelError::new(ErrorCode::SessionClosed, "the session ended before its answer did").into()
 }
 
 fn ending(status: &TurnStatus) -> Ending {
@@ -181,44 +225,36 @@ fn ending(status: &TurnStatus) -> Ending {
 }
 
 impl Writer {
-    /// Shows the remarks that were there when the session opened.
-    fn opened(&self, snapshot: &SessionState) -> std::io::Result<()> {
-        for item in &snapshot.items {
-            if let ItemBody::Notice { code, text, .. } = &item.body {
-                remark(&format!("note: {text}"), &format!("[notice] {code} {text}"))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn frame(&mut self, published: &Published) -> std::io::Result<()> {
+    fn frame(&mut self, published: &Published) -> Vec<Chunk> {
         match self {
-            Self::Json => {
-                if let Event::IntentAck { outcome: IntentOutcome::Rejected { error }, .. } =
-                    &published.frame.event
-                {
-                    failure(error)?;
-                }
-                let mut stdout = std::io::stdout().lock();
-                writeln!(stdout, "{}", published.json())?;
-                stdout.flush()
-            }
             Self::Text(writer) => writer.frame(&published.frame),
-        }
-    }
-
-    fn finish(&mut self) -> std::io::Result<()> {
-        match self {
-            Self::Json => Ok(()),
-            Self::Text(writer) => writer.finish(),
+            Self::Json => {
+                let line = Chunk::Answer(format!("{}\n", published.json()));
+                match &published.frame.event {
+                    Event::IntentAck { outcome: IntentOutcome::Rejected { error }, .. } => {
+                        vec![failure(error), line]
+                    }
+                    _ => vec![line],
+                }
+            }
         }
     }
 }
 
-/// Writes a failure to stderr: a sentence for a person, a fixed form for a program (kernel rule 6.2.10).
-fn failure(error: &KernelError) -> std::io::Result<()> {
+/// Returns the remarks that were there when the session opened.
+fn opened(snapshot: &SessionState) -> Vec<Chunk> {
+    let remarks = snapshot.items.iter().filter_map(|item| match &item.body {
+        ItemBody::Notice { code, text, .. } => Some(Chunk::notice(code, text)),
+        _ => None,
+    });
+    remarks.collect()
+}
+
+/// Returns a failure: a sentence for a person, a fixed form for a program (kernel rule 6.2.10).
+fn failure(error: &KernelError) -> Chunk {
     let message: String = error.message.replace('\n', " ").chars().take(200).collect();
-    remark(&format!("error: {message}"), &format!("[error] code={} msg={message}", error.code))
+    let program = format!("[error] code={} msg={message}", error.code);
+    Chunk::Remark { person: format!("error: {message}"), program }
 }
 
 /// Writes remarks that no session showed to stderr.
@@ -226,16 +262,7 @@ fn failure(error: &KernelError) -> std::io::Result<()> {
 /// # Errors
 /// When stderr cannot be written.
 pub fn print_notices(notices: &[Notice]) -> std::io::Result<()> {
-    notices.iter().try_for_each(|Notice { code, text, .. }| {
-        remark(&format!("note: {text}"), &format!("[notice] {code} {text}"))
-    })
-}
-
-/// Writes a line to stderr, worded for whoever reads it.
-fn remark(person: &str, program: &str) -> std::io::Result<()> {
-    let mut stderr = std::io::stderr().lock();
-    let text = if stderr.is_terminal() { person } else { program };
-    writeln!(stderr, "{text}")
+    notices.iter().try_for_each(|Notice { code, text, .. }| Chunk::notice(code, text).write())
 }
 
 /// Returns the view of a command's acknowledgement.

@@ -1,87 +1,79 @@
 //! The text output of a run: the answer on stdout as it streams, everything else on stderr (kernel rule 6.2.9).
 
-use std::collections::BTreeMap;
-use std::io::Write;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bingo_plugin_sdk::event::{DeltaKind, Event, Frame, IntentOutcome};
 use bingo_plugin_sdk::ids::ItemId;
 use bingo_plugin_sdk::item::{ContentPart, Item, ItemBody, ItemStatus};
+use serde_json::Value;
 
-use super::{acknowledged_view, failed_status, failure, remark};
+use super::output::Chunk;
+use super::{acknowledged_view, failed_status, failure};
 
-/// Writes the frames of one session as text.
+/// Makes text of the frames of one session.
 #[derive(Debug, Default)]
 pub(super) struct TextWriter {
     /// How many bytes of each assistant item were written.
     written: BTreeMap<ItemId, usize>,
     /// Assistant items that are unfinished: only their deltas are the answer's.
-    streaming: BTreeMap<ItemId, ()>,
-    /// Whether the last thing on stdout ended its line.
+    streaming: BTreeSet<ItemId>,
+    /// Whether the last words on stdout did not end their line.
     open_line: bool,
 }
 
 impl TextWriter {
-    pub(super) fn frame(&mut self, frame: &Frame) -> std::io::Result<()> {
+    /// Returns what a frame adds.
+    pub(super) fn frame(&mut self, frame: &Frame) -> Vec<Chunk> {
         if let Some(error) = failed_status(frame) {
-            self.finish()?;
-            return failure(error);
+            return self.end_line().into_iter().chain([failure(error)]).collect();
         }
         match &frame.event {
             Event::ItemStarted { item } => self.started(item),
-            Event::ItemDelta { item, kind: DeltaKind::Text, data, .. }
-                if self.streaming.contains_key(item) =>
-            {
+            Event::ItemDelta { item, kind: DeltaKind::Text, data, .. } if self.streaming.contains(item) => {
                 *self.written.entry(item.clone()).or_default() += data.len();
                 self.answer(data)
             }
             Event::ItemCompleted { item } => self.completed(item),
-            Event::IntentAck { outcome: IntentOutcome::Applied { result }, .. } => {
-                if let Some(view) = acknowledged_view(result) {
-                    self.answer(&view.fold())?;
-                } else if let Some(message) = result.get("message").and_then(serde_json::Value::as_str) {
-                    self.answer(message)?;
-                }
-                self.finish()
-            }
-            Event::Notice { code, text, .. } => {
-                remark(&format!("note: {text}"), &format!("[notice] {code} {text}"))
-            }
+            Event::IntentAck { outcome: IntentOutcome::Applied { result }, .. } => self.applied(result),
+            Event::Notice { code, text, .. } => vec![Chunk::notice(code, text)],
             Event::TurnRetrying { attempt, max, delay_ms, reason, .. } => {
-                let line = format!("[retry] attempt {attempt}/{max} in {delay_ms}ms: {reason}");
-                remark(&line, &line)
+                vec![Chunk::line(format!("[retry] attempt {attempt}/{max} in {delay_ms}ms: {reason}"))]
             }
-            _ => Ok(()),
+            _ => Vec::new(),
         }
     }
 
     /// Ends the line that the answer left open.
-    pub(super) fn finish(&mut self) -> std::io::Result<()> {
-        if std::mem::take(&mut self.open_line) {
-            let mut stdout = std::io::stdout().lock();
-            writeln!(stdout)?;
-            stdout.flush()?;
-        }
-        Ok(())
+    pub(super) fn end_line(&mut self) -> Vec<Chunk> {
+        let open = std::mem::take(&mut self.open_line);
+        open.then(|| Chunk::Answer("\n".to_owned())).into_iter().collect()
     }
 
-    fn started(&mut self, item: &Item) -> std::io::Result<()> {
+    fn applied(&mut self, result: &Value) -> Vec<Chunk> {
+        let mut chunks = match (acknowledged_view(result), result.get("message").and_then(Value::as_str)) {
+            (Some(view), _) => self.answer(&view.fold()),
+            (None, Some(message)) => self.answer(message),
+            (None, None) => Vec::new(),
+        };
+        chunks.extend(self.end_line());
+        chunks
+    }
+
+    fn started(&mut self, item: &Item) -> Vec<Chunk> {
         match &item.body {
             ItemBody::Assistant { .. } => {
+                self.streaming.insert(item.id.clone());
                 // Two answers of one turn stand on lines of their own.
-                self.finish()?;
-                self.streaming.insert(item.id.clone(), ());
-                Ok(())
+                self.end_line()
             }
             ItemBody::ToolCall { name, input, .. } => {
-                self.finish()?;
-                let line = format!("[tool] {name} {input}");
-                remark(&line, &line)
+                self.end_line().into_iter().chain([Chunk::line(format!("[tool] {name} {input}"))]).collect()
             }
-            _ => Ok(()),
+            _ => Vec::new(),
         }
     }
 
-    fn completed(&mut self, item: &Item) -> std::io::Result<()> {
+    fn completed(&mut self, item: &Item) -> Vec<Chunk> {
         match &item.body {
             ItemBody::Assistant { text } => {
                 self.streaming.remove(&item.id);
@@ -89,39 +81,33 @@ impl TextWriter {
                 // Deltas that were lost or never sent are in the whole.
                 self.answer(text.get(written..).unwrap_or_default())
             }
-            ItemBody::ToolCall { .. } => tool_ended(item),
-            ItemBody::Notice { code, text, .. } => {
-                remark(&format!("note: {text}"), &format!("[notice] {code} {text}"))
-            }
+            ItemBody::ToolCall { .. } => vec![tool_ended(item)],
+            ItemBody::Notice { code, text, .. } => vec![Chunk::notice(code, text)],
             ItemBody::Interruption { marker } => {
-                self.finish()?;
-                remark(marker, marker)
+                self.end_line().into_iter().chain([Chunk::line(marker.clone())]).collect()
             }
-            _ => Ok(()),
+            _ => Vec::new(),
         }
     }
 
-    fn answer(&mut self, text: &str) -> std::io::Result<()> {
+    fn answer(&mut self, text: &str) -> Vec<Chunk> {
         if text.is_empty() {
-            return Ok(());
+            return Vec::new();
         }
-        let mut stdout = std::io::stdout().lock();
-        stdout.write_all(text.as_bytes())?;
         self.open_line = !text.ends_with('\n');
-        stdout.flush()
+        vec![Chunk::Answer(text.to_owned())]
     }
 }
 
-fn tool_ended(item: &Item) -> std::io::Result<()> {
-    let ItemBody::ToolCall { name, output, duration_ms, .. } = &item.body else { return Ok(()) };
+fn tool_ended(item: &Item) -> Chunk {
+    let ItemBody::ToolCall { name, output, duration_ms, .. } = &item.body else { return Chunk::line("") };
     let word = if item.status == ItemStatus::Completed { "ok" } else { "error" };
     let mut lines = vec![format!("[tool] {name} {word} ({}ms)", duration_ms.unwrap_or(0))];
     if let Some(output) = output {
         let shown = output.display.as_ref().map_or_else(|| joined_text(&output.parts), |view| view.fold());
         lines.extend(shown.lines().map(|line| format!("  {line}")));
     }
-    let text = lines.join("\n");
-    remark(&text, &text)
+    Chunk::line(lines.join("\n"))
 }
 
 fn joined_text(parts: &[ContentPart]) -> String {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use bingo_plugin_sdk::event::{ErrorCode, Frame, KernelError};
+use bingo_plugin_sdk::event::{ErrorCode, KernelError};
 use bingo_plugin_sdk::ids::SessionId;
 use bingo_plugin_sdk::jsonrpc::{Message, Method, RequestId, RpcError, code};
 use bingo_plugin_sdk::rpc::{
@@ -17,8 +17,11 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use super::dispatch::Job;
 use super::{Output, kernel_error};
-use crate::kernel::{FeedStream, FrameStream, GivenAnswer, Kernel};
+use crate::kernel::{FeedStream, FrameStream, GivenAnswer, Kernel, Published};
 use crate::schema::{self, Part};
+
+/// The most bytes of a reply: the longest line to a client (design: limits).
+const MAX_REPLY: usize = 64 * 1024 * 1024;
 
 /// One client.
 pub(super) struct Connection {
@@ -40,7 +43,7 @@ struct Forwarders {
 /// What follows a reply: frames never overtake the answer that announces them.
 enum Follow {
     Nothing,
-    Frames { session: SessionId, replay: Vec<Frame>, stream: FrameStream },
+    Frames { session: SessionId, replay: Vec<Arc<Published>>, stream: FrameStream },
     Gateway(FeedStream),
 }
 
@@ -62,9 +65,8 @@ impl Connection {
         self.shut_down.load(Ordering::Acquire)
     }
 
-    /// Runs a job to its reply; returns the lane it held.
-    pub(super) async fn run(self: Arc<Self>, job: Job) -> Option<SessionId> {
-        let lane = job.held_lane();
+    /// Runs a job to its reply.
+    pub(super) async fn run(self: Arc<Self>, job: Job) {
         let answered = self.answer(&job).await;
         let (outcome, follow) = match answered {
             Ok((result, follow)) => (Ok(result), follow),
@@ -82,13 +84,15 @@ impl Connection {
         }
         self.reply(Some(job.id), outcome).await;
         self.follow(follow);
-        lane
     }
 
     /// Writes a response; the id is null when none could be read.
     pub(super) async fn reply(&self, id: Option<RequestId>, outcome: Result<Value, RpcError>) {
         let line = match (id, outcome) {
-            (Some(id), outcome) => Message::Response { id, outcome }.to_line(),
+            (Some(id), outcome) => {
+                let line = Message::Response { id: id.clone(), outcome }.to_line();
+                if line.len() <= MAX_REPLY { line } else { too_large(id, line.len()) }
+            }
             (None, Ok(result)) => json!({"jsonrpc": "2.0", "id": null, "result": result}).to_string(),
             (None, Err(error)) => json!({"jsonrpc": "2.0", "id": null, "error": error}).to_string(),
         };
@@ -257,9 +261,12 @@ impl Connection {
         match follow {
             Follow::Nothing => {}
             Follow::Frames { session, replay, stream } => {
-                let task = tokio::spawn(forward(self.output.clone(), replay, stream));
-                if let Some(replaced) = self.lock().sessions.insert(session, Some(task)).flatten() {
-                    replaced.abort();
+                // A close right behind the reply may have let go of it already.
+                if let Some(place) = self.lock().sessions.get_mut(&session) {
+                    let task = tokio::spawn(forward(self.output.clone(), replay, stream));
+                    if let Some(replaced) = place.replace(task) {
+                        replaced.abort();
+                    }
                 }
             }
             Follow::Gateway(feed) => {
@@ -283,9 +290,15 @@ impl Drop for Connection {
     }
 }
 
-async fn forward(output: Output, replay: Vec<Frame>, mut stream: FrameStream) {
-    for frame in replay {
-        if output.send(event_line(&json!(frame).to_string())).await.is_err() {
+/// Returns the answer in place of one that no client need take.
+fn too_large(id: RequestId, length: usize) -> String {
+    let text = format!("the reply has {length} bytes, at most {MAX_REPLY} are sent; ask for less");
+    Message::Response { id, outcome: Err(RpcError::new(code::INTERNAL_ERROR, text)) }.to_line()
+}
+
+async fn forward(output: Output, replay: Vec<Arc<Published>>, mut stream: FrameStream) {
+    for published in replay {
+        if output.send(event_line(published.json())).await.is_err() {
             return;
         }
     }

@@ -7,6 +7,7 @@
 mod dispatch;
 mod methods;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use bingo_plugin_sdk::ndjson::{Line, MAX_LINE};
 use bingo_plugin_sdk::rpc::METHODS;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 
 use crate::kernel::Kernel;
 use crate::schema::{self, Part};
@@ -33,8 +34,36 @@ const FINISH_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Lines to one client.
 pub(super) type Output = mpsc::Sender<String>;
-/// Jobs under way, each ending with the lane it held.
-type Running = JoinSet<Option<SessionId>>;
+/// Jobs under way, and what is known of each should it end in a panic.
+#[derive(Default)]
+struct Running {
+    tasks: JoinSet<()>,
+    jobs: HashMap<task::Id, (RequestId, Option<SessionId>)>,
+}
+
+impl Running {
+    fn start(&mut self, connection: &Arc<Connection>, job: Job) {
+        let known = (job.id.clone(), job.held_lane());
+        let task = self.tasks.spawn(Arc::clone(connection).run(job));
+        self.jobs.insert(task.id(), known);
+    }
+
+    /// Waits for a job's end and frees its lane; a job that panicked is answered. Returns false when none is under way.
+    async fn next_end(&mut self, connection: &Connection, dispatch: &mut Dispatch) -> bool {
+        let Some(ended) = self.tasks.join_next_with_id().await else { return false };
+        let (id, panicked) = match &ended {
+            Ok((id, ())) => (*id, false),
+            Err(error) => (error.id(), true),
+        };
+        let Some((request, lane)) = self.jobs.remove(&id) else { return true };
+        if panicked {
+            let error = KernelError::new(ErrorCode::Internal, "the request ended in an error of the host");
+            connection.reply(Some(request), Err(kernel_error(&error))).await;
+        }
+        dispatch.ended(lane.as_ref());
+        true
+    }
+}
 
 /// Returns both ends of a client's output queue.
 pub(super) fn output() -> (Output, mpsc::Receiver<String>) {
@@ -45,7 +74,7 @@ pub(super) fn output() -> (Output, mpsc::Receiver<String>) {
 pub(super) async fn serve(kernel: Kernel, mut lines: mpsc::Receiver<Line>, output: Output) {
     let connection = Arc::new(Connection::new(kernel, output));
     let mut dispatch = Dispatch::default();
-    let mut running = Running::new();
+    let mut running = Running::default();
     while !connection.is_shut_down() {
         let has_room = dispatch.len() < MAX_REQUESTS;
         tokio::select! {
@@ -55,30 +84,25 @@ pub(super) async fn serve(kernel: Kernel, mut lines: mpsc::Receiver<Line>, outpu
                     dispatch.push(job);
                 }
             }
-            Some(ended) = running.join_next() => dispatch.ended(ended.ok().flatten().as_ref()),
+            true = running.next_end(&connection, &mut dispatch) => {}
         }
         start_ready(&connection, &mut dispatch, &mut running);
         // The handshake decides about every line behind it.
-        while !connection.is_initialized() && !running.is_empty() {
-            if let Some(ended) = running.join_next().await {
-                dispatch.ended(ended.ok().flatten().as_ref());
-            }
-        }
+        while !connection.is_initialized() && running.next_end(&connection, &mut dispatch).await {}
     }
     finish(&connection, dispatch, running).await;
 }
 
 fn start_ready(connection: &Arc<Connection>, dispatch: &mut Dispatch, running: &mut Running) {
     for job in dispatch.ready() {
-        running.spawn(Arc::clone(connection).run(job));
+        running.start(connection, job);
     }
 }
 
 /// Lets what is under way end, within a deadline; then nothing more is written.
 async fn finish(connection: &Arc<Connection>, mut dispatch: Dispatch, mut running: Running) {
     let ended = async {
-        while let Some(ended) = running.join_next().await {
-            dispatch.ended(ended.ok().flatten().as_ref());
+        while running.next_end(connection, &mut dispatch).await {
             start_ready(connection, &mut dispatch, &mut running);
         }
     };
@@ -116,7 +140,7 @@ fn request(line: Line) -> Result<Option<Request>, (Option<RequestId>, RpcError)>
             return Err((id, RpcError::new(code::PARSE_ERROR, text)));
         }
     };
-    match Message::parse(text.as_bytes()) {
+    match Message::parse_bounded(text.as_bytes()) {
         Ok(Message::Request { id, method, params }) => Ok(Some((id, method, params))),
         Ok(Message::Notification { .. } | Message::Response { .. }) => Ok(None),
         Err(error) => {
