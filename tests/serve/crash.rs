@@ -123,7 +123,7 @@ fn a_question_open_in_a_crash_is_cancelled_and_its_call_failed() {
         "itemCompleted toolCall failed",
         "turnCompleted failed TURN_LOST",
         "intentAck req_2 rejected SESSION_CLOSED [req_2]",
-        "queueChanged",
+        "queueChanged 0",
     ];
     assert_eq!(shapes(&missed), expected);
     let id = json!(kept.interactions[0].id);

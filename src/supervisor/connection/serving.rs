@@ -61,8 +61,10 @@ impl Shared {
         let served = match self.incoming_call(method, params) {
             Ok(call) => self.serve(call),
             Err(error) => {
-                // The plugin is answered, and the person who wrote it is told too.
-                self.strays.note(Stray::Request, &error.message);
+                // The plugin is answered; of what can never be right its author is told too.
+                if matches!(error.code, code::METHOD_NOT_FOUND | code::INVALID_PARAMS) {
+                    self.strays.note(Stray::Request, &error.message);
+                }
                 Served::Now(Err(error))
             }
         };

@@ -50,7 +50,9 @@ impl Plugin {
 
     /// Waits until everything said before was read: an answer to a request comes after it.
     async fn settle(&mut self) -> Value {
-        self.say(r#"{"jsonrpc":"2.0","id":"settle","method":"none"}"#).await;
+        let params = r#"{"key":"none","method":"none"}"#;
+        self.say(&format!(r#"{{"jsonrpc":"2.0","id":"settle","method":"service/call","params":{params}}}"#))
+            .await;
         loop {
             let answer = self.hear().await;
             if answer["id"] == "settle" {
