@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bingo_plugin_sdk::ids::PluginName;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -21,6 +22,8 @@ use crate::supervisor::{PluginOptions, Supervisor, SupervisorConfig, guard};
 pub const PROVIDER_SUBCOMMAND: &str = "__provider";
 /// The bundled provider that answers when none is configured.
 const ECHO: &str = "echo";
+/// The most open files asked for; plugins inherit the limit, and some walk through all of it.
+const MAX_OPEN_FILES: u64 = 65_536;
 /// How long tasks may linger once a command is done.
 const RUNTIME_GRACE: Duration = Duration::from_millis(200);
 
@@ -128,6 +131,7 @@ impl App {
             options: plugin_options(&settings)?,
             notices: Arc::clone(&notices),
         };
+        raise_open_files();
         guard::adopt_orphans()
             .map_err(|source| AppError::System { act: "adopt orphaned processes", source })?;
         let supervisor = Arc::new(Supervisor::start(config));
@@ -238,6 +242,15 @@ fn plugin_options(
         Ok((name.clone(), options))
     };
     settings.supervisor.iter().map(convert).collect()
+}
+
+/// Allows this process as many open files as the system lets it: each live session holds two.
+fn raise_open_files() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most.min(MAX_OPEN_FILES), most));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+    }
 }
 
 /// How many threads a command works with.

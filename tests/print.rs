@@ -115,7 +115,7 @@ fn without_a_terminal_a_tool_call_that_needs_a_yes_is_refused_and_the_turn_goes_
     let sandbox = Sandbox::new();
     let prompt = count_prompt(&sandbox);
     let ran = wordcount(&sandbox, &["-p", &prompt]).expect(0);
-    let refusal = "Permission denied by the user: non-interactive\n";
+    let refusal = "Permission denied by the user: non-interactive, nobody could be asked (`--allowed-tools plugin__wordcount__count` allows it)\n";
     assert_eq!(ran.stdout, format!("plugin__wordcount__count failed: {refusal}"));
     let told = "[tool] plugin__wordcount__count {\"path\":\"text\"}\n[tool] plugin__wordcount__count error (…ms)\n  ";
     assert_eq!(sandbox.steady(&ran.stderr), [NO_PROVIDER, told, refusal].concat());

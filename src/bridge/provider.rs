@@ -91,7 +91,8 @@ impl PluginStream {
                 Unread::Failed(reason) if !self.failed => {
                     self.failed = true;
                     let message = format!("{}: {reason}", self.connection.plugin());
-                    self.give_up(End::Failed(ProviderError::Stream { message }));
+                    // What breaks the schema once breaks it again: asking again is of no use.
+                    self.give_up(End::Failed(ProviderError::Request { message }));
                 }
                 Unread::Failed(_) | Unread::Nothing => {}
             }
@@ -163,6 +164,9 @@ fn provider_error(error: CallError) -> ProviderError {
     let message = error.to_string();
     match error.failure {
         CallFailure::Died { .. } | CallFailure::Busy { .. } => ProviderError::Transport { message },
+        CallFailure::Result { .. } | CallFailure::Params { .. } | CallFailure::Unusable { .. } => {
+            ProviderError::Request { message }
+        }
         _ => ProviderError::Stream { message },
     }
 }

@@ -410,6 +410,7 @@ impl KernelParts {
         for problem in problems {
             let text = problem.to_kernel().message;
             if self.lock().told.insert(text.clone()) {
+                tracing::warn!(problem = text, "a stored session cannot be read");
                 self.board.post(Notice { level: Level::Warn, code: "SESSION_UNREADABLE", text });
             }
         }
@@ -424,7 +425,8 @@ fn find_provider(snapshot: &Snapshot, id: &str) -> Result<Arc<dyn Provider>, Ker
     snapshot.providers.iter().find(|provider| provider.spec().id == id).cloned().ok_or_else(|| {
         let known: Vec<&str> =
             snapshot.providers.iter().map(|provider| provider.spec().id.as_str()).collect();
-        let message = format!("no provider `{id}` is there; there is {}", known.join(", "));
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let message = format!("no provider `{id}` is there; there is {known}");
         KernelError::new(ErrorCode::ProviderUnavailable, message)
     })
 }

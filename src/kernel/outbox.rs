@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bingo_plugin_sdk::calls::{HookSite, ObservePoint};
-use bingo_plugin_sdk::event::{CloseReason, Event, Frame};
+use bingo_plugin_sdk::event::{CloseReason, ErrorCode, Event, Frame, KernelError, TurnStatus};
 use bingo_plugin_sdk::handshake::HookPoint;
 use bingo_plugin_sdk::ids::Seq;
 use bingo_plugin_sdk::item::Level;
@@ -349,14 +349,19 @@ impl Publisher {
         hooks::observe(&snapshot, &site, &ObservePoint::Event { frame: Box::new(frame.clone()) });
     }
 
-    /// Tells clients that the session ends here. These two frames are not stored: nothing can be.
+    /// Tells clients that the session, and the turn that runs, end here. These frames are not stored: nothing can be.
     fn fail(&mut self, message: &str) {
         tracing::error!(session = %self.store.epoch.session, message, "the session cannot be stored any more");
+        let lost = self.state.turn.as_ref().map(|turn| Event::TurnCompleted {
+            turn: turn.id.clone(),
+            status: TurnStatus::Failed { error: KernelError::new(ErrorCode::Storage, message) },
+            usage: turn.usage,
+        });
         let events = [
             Event::Notice { level: Level::Error, code: "STORAGE".to_owned(), text: message.to_owned() },
             Event::SessionClosed { reason: CloseReason::Error { message: message.to_owned() } },
         ];
-        for event in events {
+        for event in lost.into_iter().chain(events) {
             let (seq, session) = (self.state.seq.next(), self.store.epoch.session.clone());
             self.publish_frame(Frame { seq, ts: telemetry::now(), session, cause: None, event });
         }

@@ -134,7 +134,7 @@ async fn a_bad_delta_fails_its_stream_with_its_pointer() {
     plugin.delta(json!({"type": "textDelta", "id": "b"})).await;
     assert!(matches!(stream.next().await, Some(Ok(ModelEvent::TextStart { .. }))));
     let message = "p: provider/delta params at /event/delta: expected string, got nothing".to_owned();
-    assert_eq!(end(&mut stream).await, Some(ProviderError::Stream { message }));
+    assert_eq!(end(&mut stream).await, Some(ProviderError::Request { message }));
     let cancel = plugin.hear().await;
     assert_eq!((&cancel["method"], &cancel["params"]["call"]), (&json!("provider/cancel"), &json!("call-1")));
 }

@@ -77,7 +77,7 @@ impl Writer {
         let at = reader.at();
         let file = OpenOptions::new().append(true).open(&path).map_err(failed("open", &path))?;
         if reader.is_torn() {
-            tracing::warn!(session = %place.session(), bytes = at.bytes, "a torn tail was cut from the journal");
+            tracing::warn!(session = %place.session(), kept = at.bytes, "a torn tail was cut from the journal");
             file.set_len(at.bytes).map_err(failed("cut", &path))?;
             disk.sync_all(&file).map_err(failed("sync", &path))?;
         }

@@ -32,16 +32,26 @@ impl Chunk {
         match self {
             Self::Answer(text) => {
                 let mut stdout = std::io::stdout().lock();
+                let text = if stdout.is_terminal() { &harmless(text) } else { text };
                 stdout.write_all(text.as_bytes())?;
                 stdout.flush()
             }
             Self::Remark { person, program } => {
                 let mut stderr = std::io::stderr().lock();
-                let text = if stderr.is_terminal() { person } else { program };
+                let text = if stderr.is_terminal() { &harmless(person) } else { program };
                 writeln!(stderr, "{text}")
             }
         }
     }
+}
+
+/// Returns a text that a terminal only shows: plugins must not move its cursor or name its window.
+fn harmless(text: &str) -> String {
+    let shown = |letter: char| {
+        let controls = letter.is_control() && !matches!(letter, '\n' | '\t');
+        if controls { char::REPLACEMENT_CHARACTER } else { letter }
+    };
+    text.chars().map(shown).collect()
 }
 
 /// The way to the writing thread.
@@ -95,4 +105,14 @@ impl Output {
 
 fn gone() -> std::io::Error {
     std::io::Error::from(std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_gets_no_control_characters() {
+        assert_eq!(harmless("a\tb\n\u{1b}]0;x\u{7}\u{9b}é"), "a\tb\n\u{fffd}]0;x\u{fffd}\u{fffd}é");
+    }
 }

@@ -20,7 +20,7 @@ pub(super) fn ask(interaction: &Interaction) -> Asked {
         if std::io::stdin().is_terminal() {
             ask_on_terminal(&interaction)
         } else {
-            refusal(&interaction, Some("non-interactive"))
+            refusal(&interaction, Some(&nobody(&interaction)))
         }
     });
     Asked { interaction: id, answer }
@@ -33,6 +33,16 @@ pub(super) async fn answered(asked: &mut Option<Asked>) -> (InteractionId, Answe
     let id = question.interaction.clone();
     *asked = None;
     (id, answer)
+}
+
+/// Says why nobody answered, and what to do about it.
+fn nobody(interaction: &Interaction) -> String {
+    match &interaction.kind {
+        InteractionKind::Permission { tool, .. } => {
+            format!("non-interactive, nobody could be asked (`--allowed-tools {tool}` allows it)")
+        }
+        _ => "non-interactive".to_owned(),
+    }
 }
 
 fn refusal(interaction: &Interaction, feedback: Option<&str>) -> Answer {

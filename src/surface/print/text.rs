@@ -37,7 +37,9 @@ impl TextWriter {
             Event::IntentAck { outcome: IntentOutcome::Applied { result }, .. } => self.applied(result),
             Event::Notice { code, text, .. } => vec![Chunk::notice(code, text)],
             Event::TurnRetrying { attempt, max, delay_ms, reason, .. } => {
-                vec![Chunk::line(format!("[retry] attempt {attempt}/{max} in {delay_ms}ms: {reason}"))]
+                // What was said so far is withdrawn; the next try begins on a line of its own.
+                let line = Chunk::line(format!("[retry] attempt {attempt}/{max} in {delay_ms}ms: {reason}"));
+                self.end_line().into_iter().chain([line]).collect()
             }
             _ => Vec::new(),
         }
