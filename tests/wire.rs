@@ -373,7 +373,7 @@ async fn each_method_does_its_work() {
 #[tokio::test]
 async fn a_wrong_notification_harms_its_own_call_at_most() {
     let died = "its process exited with code 3";
-    let bad_delta = "stream: s: provider/delta params at /event: expected";
+    let bad_delta = "request: s: provider/delta params at /event: expected";
     for (method, fault, seen, notice) in [
         ("tool/progress", "error", "waited", Some("sent a notification that does not fit")),
         (

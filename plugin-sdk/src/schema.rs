@@ -1,7 +1,8 @@
 //! Generates `schema/plugin.json` and `schema/rpc.json` from the wire types.
 
-use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::transform::RecursiveTransform;
+use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
 use crate::jsonrpc::{Method, Notice};
@@ -21,7 +22,8 @@ struct Collector {
 
 impl Collector {
     fn new() -> Self {
-        let generator = SchemaSettings::draft2020_12().into_generator();
+        let bounds = RecursiveTransform(bound_integer);
+        let generator = SchemaSettings::draft2020_12().with_transform(bounds).into_generator();
         Self { generator, methods: Map::new(), notifications: Map::new() }
     }
 
@@ -57,6 +59,20 @@ impl Visitor for Collector {
         let row = json!({ "params": self.reference::<N::Params>() });
         self.notifications.insert(N::NAME.to_owned(), row);
     }
+}
+
+/// Gives an integer the bounds of its width: a format is only a remark, and what passes the schema must be readable.
+fn bound_integer(schema: &mut Schema) {
+    let Some(format) = schema.get("format").and_then(Value::as_str) else { return };
+    let (least, most) = match format {
+        "int32" => (json!(i32::MIN), json!(i32::MAX)),
+        "uint16" => (json!(0), json!(u16::MAX)),
+        "uint32" => (json!(0), json!(u32::MAX)),
+        "uint64" | "uint" => (json!(0), json!(u64::MAX)),
+        _ => return,
+    };
+    schema.insert("minimum".to_owned(), least);
+    schema.insert("maximum".to_owned(), most);
 }
 
 /// Returns the schema of the plugin protocol.
