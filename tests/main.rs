@@ -8,6 +8,7 @@ mod contract;
 mod plugins;
 mod print;
 mod processes;
+mod rude;
 mod serve;
 mod usage;
 
