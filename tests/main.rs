@@ -6,6 +6,7 @@
 mod common;
 mod contract;
 mod plugins;
+mod pressure;
 mod print;
 mod processes;
 mod rude;

@@ -11,6 +11,16 @@ use crate::jsonrpc::RequestId;
 /// The most bytes of a line that a peer may send: 16 MiB.
 pub const MAX_LINE: usize = 16 * 1024 * 1024;
 
+/// From this length on a line takes the buffer's memory along: one huge line must not be held twice, nor must the
+/// buffer stay as large as the longest line that ever came.
+const LARGE: usize = 64 * 1024;
+
+/// The room of a buffer that replaces one whose memory left with a large line.
+const ROOM: usize = 8 * 1024;
+
+/// How many bytes of a line that is not UTF-8 are shown: each may become three.
+const SHOWN: usize = 64 * 1024;
+
 /// What came in place of a line, or the line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Line {
@@ -49,28 +59,52 @@ impl NdjsonCodec {
         let drain = self.drain.get_or_insert_with(|| Drain { length: 0, scan: IdScan::default() });
         drain.length += length as u64;
         drain.scan.feed(&buffer[..length]);
-        buffer.advance(length);
+        match take_large(buffer, length) {
+            Some(large) => drop(large),
+            None => buffer.advance(length),
+        }
         self.searched = 0;
     }
 
-    fn finish(&mut self, bytes: BytesMut) -> Line {
-        match self.drain.take() {
-            Some(drain) => Line::TooLong { length: drain.length, id: drain.scan.id() },
-            None => text_or_fault(bytes),
+    /// Takes the line that ends before `end`.
+    fn finish(&mut self, buffer: &mut BytesMut, end: usize) -> Line {
+        if let Some(drain) = self.drain.take() {
+            return Line::TooLong { length: drain.length, id: drain.scan.id() };
         }
+        if let Some(large) = take_large(buffer, end) {
+            return text_or_fault(large.into());
+        }
+        let line = text_or_fault(buffer[..end].to_vec());
+        buffer.advance(end);
+        line
     }
 }
 
-fn text_or_fault(bytes: BytesMut) -> Line {
-    let bytes = bytes.strip_suffix(b"\r").unwrap_or(&bytes);
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Line::Text(text.to_owned()),
-        Err(_) => {
-            let mut scan = IdScan::default();
-            scan.feed(bytes);
-            Line::NotUtf8 { lossy: String::from_utf8_lossy(bytes).into_owned(), id: scan.id() }
-        }
+/// Takes a large line out of the buffer with the memory it stands in, when little stands behind it.
+fn take_large(buffer: &mut BytesMut, end: usize) -> Option<BytesMut> {
+    let rest = buffer.len() - end;
+    if end < LARGE || rest > end {
+        return None;
     }
+    let mut fresh = BytesMut::with_capacity(rest.max(ROOM));
+    fresh.extend_from_slice(&buffer[end..]);
+    let mut line = std::mem::replace(buffer, fresh);
+    line.truncate(end);
+    Some(line)
+}
+
+fn text_or_fault(mut bytes: Vec<u8>) -> Line {
+    if bytes.last() == Some(&b'\r') {
+        bytes.pop();
+    }
+    String::from_utf8(bytes).map_or_else(|error| not_utf8(error.as_bytes()), Line::Text)
+}
+
+fn not_utf8(bytes: &[u8]) -> Line {
+    let mut scan = IdScan::default();
+    scan.feed(bytes);
+    let shown = &bytes[..bytes.len().min(SHOWN)];
+    Line::NotUtf8 { lossy: String::from_utf8_lossy(shown).into_owned(), id: scan.id() }
 }
 
 impl Decoder for NdjsonCodec {
@@ -90,10 +124,11 @@ impl Decoder for NdjsonCodec {
         if self.drain.is_some() || end > self.cap {
             self.drain(buffer, end);
         }
-        let bytes = if self.drain.is_some() { BytesMut::new() } else { buffer.split_to(end) };
+        let end = if self.drain.is_some() { 0 } else { end };
+        let line = self.finish(buffer, end);
         buffer.advance(1);
         self.searched = 0;
-        Ok(Some(self.finish(bytes)))
+        Ok(Some(line))
     }
 
     fn decode_eof(&mut self, buffer: &mut BytesMut) -> Result<Option<Line>, Self::Error> {
@@ -104,8 +139,8 @@ impl Decoder for NdjsonCodec {
             return Ok(None);
         }
         self.searched = 0;
-        let rest = buffer.split();
-        Ok(Some(self.finish(rest)))
+        let end = buffer.len();
+        Ok(Some(self.finish(buffer, end)))
     }
 }
 
@@ -244,6 +279,27 @@ mod tests {
         assert!(matches!(&lines[0], Line::NotUtf8 { id: None, .. }));
         assert_eq!(lines[1], Line::TooLong { length: 12, id: None });
         assert_eq!(lines[2], text("ok"));
+    }
+
+    #[test]
+    fn a_large_line_takes_its_memory_along() {
+        let large = "x".repeat(LARGE * 4);
+        for (cap, line) in
+            [(LARGE * 4, text(&large)), (LARGE, Line::TooLong { length: large.len() as u64, id: None })]
+        {
+            let mut buffer = BytesMut::from(format!("{large}\nrest").as_bytes());
+            let mut codec = NdjsonCodec::new(cap);
+            assert_eq!(codec.decode(&mut buffer).unwrap(), Some(line));
+            assert_eq!(&buffer[..], b"rest");
+            assert!(buffer.capacity() <= ROOM, "{}", buffer.capacity());
+        }
+    }
+
+    #[test]
+    fn of_a_line_that_is_not_utf8_the_beginning_is_shown() {
+        let lines = decode(SHOWN * 2, &[&vec![0xff; SHOWN * 2]]);
+        let Line::NotUtf8 { lossy, .. } = &lines[0] else { panic!("{lines:?}") };
+        assert_eq!(lossy.chars().count(), SHOWN);
     }
 
     #[test]

@@ -147,6 +147,8 @@ fn clipped(mut output: ToolOutput) -> ToolOutput {
         if length > left {
             let end = text.char_indices().nth(left).map_or(text.len(), |(end, _)| end);
             text.truncate(end);
+            // Kept for as long as the session: not with the room of all that came.
+            text.shrink_to_fit();
             missing += length - left;
             last.get_or_insert(index);
         }

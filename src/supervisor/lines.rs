@@ -5,9 +5,18 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio_util::codec::Decoder;
 
+/// How much is read at a time, about: what waits here delays the answer behind it.
+const READ: usize = 8 * 1024;
+
+/// A longer line gets the room of twice the longest at once. Memory that was never touched costs nothing, while growing
+/// step by step would hold the line twice now and then; and a block of over 32 MiB goes back to the system when it is
+/// freed, where glibc would keep a smaller one.
+const LONG: usize = 1024 * 1024;
+
 /// Reads lines until the end of input. A read error is an end too: nothing more will come.
 pub(super) struct Lines<R> {
     reader: R,
+    cap: usize,
     codec: NdjsonCodec,
     buffer: BytesMut,
     ended: bool,
@@ -15,7 +24,8 @@ pub(super) struct Lines<R> {
 
 impl<R: AsyncRead + Unpin> Lines<R> {
     pub(super) fn new(reader: R, cap: usize) -> Self {
-        Self { reader, codec: NdjsonCodec::new(cap), buffer: BytesMut::with_capacity(8 * 1024), ended: false }
+        let (codec, buffer) = (NdjsonCodec::new(cap), BytesMut::with_capacity(READ));
+        Self { reader, cap, codec, buffer, ended: false }
     }
 
     /// Returns the next line; nothing after the last.
@@ -29,8 +39,19 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             match decoded.ok()? {
                 Some(line) => return Some(line),
                 None if self.ended => return None,
-                None => self.ended = !matches!(self.reader.read_buf(&mut self.buffer).await, Ok(1..)),
+                None => {
+                    self.make_room();
+                    self.ended = !matches!(self.reader.read_buf(&mut self.buffer).await, Ok(1..));
+                }
             }
         }
+    }
+
+    fn make_room(&mut self) {
+        let length = self.buffer.len();
+        if length < self.buffer.capacity() {
+            return;
+        }
+        self.buffer.reserve(if length < LONG { READ } else { 2 * self.cap.max(LONG) });
     }
 }

@@ -184,6 +184,13 @@ impl Drop for Sandbox {
     }
 }
 
+/// The resident memory of a living process in bytes.
+pub fn memory(id: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
 /// Ends one process that a test started.
 pub fn end(id: u32) {
     drop(program("kill").arg("-KILL").arg(id.to_string()).stderr(Stdio::null()).status());

@@ -7,6 +7,7 @@
 mod calls;
 mod error;
 mod gauge;
+mod huge;
 mod outbox;
 mod reader;
 mod remarks;

@@ -15,10 +15,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::io::AsyncRead;
 
-use super::Shared;
 use super::calls::{Route, Waiting};
 use super::error::{CallFailure, Sent};
 use super::strays::Stray;
+use super::{Shared, huge};
 use crate::schema::{self, Part};
 use crate::supervisor::lines::Lines;
 
@@ -31,25 +31,35 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
             tracing::debug!(plugin = %shared.peer.plugin, generation = %shared.peer.generation, "a late word was dropped");
             continue;
         }
-        shared.take_line(line);
+        match line {
+            Line::Text(text) => {
+                let (text, message) = huge::parse(text).await;
+                shared.take_text(&text, message);
+            }
+            other => shared.take_bad_line(other),
+        }
     }
 }
 
 impl Shared {
-    fn take_line(self: &Arc<Self>, line: Line) {
+    fn take_text(self: &Arc<Self>, text: &str, message: Result<Message, MessageError>) {
+        match message {
+            Ok(message) => self.take_message(message),
+            Err(MessageError::NotJson { cut: true, .. }) => self.strays.note(Stray::CutOff, text),
+            Err(MessageError::NotJson { reason, .. }) => self.take_broken(text, &reason),
+            Err(MessageError::NotMessage { id, reason }) => self.take_faulty(text, id, &reason),
+        }
+    }
+
+    fn take_bad_line(&self, line: Line) {
         match line {
-            Line::Text(text) => match Message::parse_bounded(text.as_bytes()) {
-                Ok(message) => self.take_message(message),
-                Err(MessageError::NotJson { cut: true, .. }) => self.strays.note(Stray::CutOff, &text),
-                Err(MessageError::NotJson { reason, .. }) => self.take_broken(&text, &reason),
-                Err(MessageError::NotMessage { id, reason }) => self.take_faulty(&text, id, &reason),
-            },
             Line::NotUtf8 { lossy, id } => {
                 if !id.is_some_and(|id| self.fail(&id, "its line is not UTF-8")) {
                     self.strays.note(Stray::NotUtf8, &lossy);
                 }
             }
             Line::TooLong { length, id } => self.take_too_long(length, id),
+            Line::Text(_) => {}
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use bingo_plugin_sdk::calls::methods::{CallTool, CompleteCommand};
 use bingo_plugin_sdk::calls::{CommandCompleteParams, ToolCallParams, notifications};
 use bingo_plugin_sdk::provider::ProviderCancelParams;
+use proptest::prelude::*;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 
@@ -400,4 +401,55 @@ async fn the_ends_of_both_pipes_are_seen() {
     tasks.output_ended.cancelled().await;
     let _pending = connection.begin::<CompleteCommand>(&complete("")).unwrap();
     tasks.input_failed.cancelled().await;
+}
+
+fn progress(tail: &str) -> String {
+    json!({"jsonrpc": "2.0", "method": "tool/progress", "params": {"callId": "c", "tail": tail}}).to_string()
+}
+
+/// Says these live lines in pieces that end at `cuts`, each written by itself; returns the lines that arrived.
+async fn said_in_pieces(tails: &[String], cuts: &[usize]) -> Vec<String> {
+    let mut wire = wire(Limits::default());
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&heard);
+    let _route = wire.connection.watch_tool("c", Arc::new(move |tail| sink.lock().unwrap().push(tail)), None);
+    let bytes: Vec<u8> = tails.iter().flat_map(|tail| (progress(tail) + "\n").into_bytes()).collect();
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+    cuts.extend([0, bytes.len()]);
+    cuts.sort_unstable();
+    for piece in cuts.windows(2) {
+        wire.plugin.writer.write_all(&bytes[piece[0]..piece[1]]).await.unwrap();
+        // The reader gets it before the next piece comes.
+        tokio::task::yield_now().await;
+    }
+    wire.plugin.settle().await;
+    assert!(wire.heard.texts().is_empty(), "{:?}", wire.heard.texts());
+    let heard = heard.lock().unwrap();
+    heard.clone()
+}
+
+#[tokio::test]
+async fn a_character_may_come_in_two_pieces_wherever_it_is_cut() {
+    let tails = ["é\u{2028}\u{feff}𝄞".to_owned(), "next".to_owned()];
+    for cut in 0..=progress(&tails[0]).len() + 1 {
+        assert_eq!(said_in_pieces(&tails, &[cut]).await, tails, "cut at {cut}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_split_of_the_bytes_gives_the_same_messages(
+        tails in prop::collection::vec(any::<String>(), 1..8),
+        cuts in prop::collection::vec(any::<usize>(), 0..12),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        prop_assert_eq!(runtime.block_on(said_in_pieces(&tails, &cuts)), tails);
+    }
+}
+
+#[tokio::test]
+async fn huge_lines_keep_their_place_among_the_others() {
+    let tails = ["before".to_owned(), "x".repeat(2 * 1024 * 1024), "after".to_owned()];
+    assert_eq!(said_in_pieces(&tails, &[]).await, tails);
 }
