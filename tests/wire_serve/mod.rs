@@ -1,6 +1,7 @@
 //! The plugin wire as a client of `bingo serve --stdio` sees it: hooks, context, compaction, questions and services,
 //! offered by small plugins in Python.
 
+mod compaction;
 mod context;
 mod observe;
 mod submit;
