@@ -200,7 +200,10 @@ fn a_cut_that_does_not_fit_is_thrown_away_and_says_why() {
     ] {
         rig.how(&how);
         let frames = rig.turn("/compact");
-        assert_eq!(notices(&frames, "COMPACTION_USELESS"), [format!("a compaction was thrown away: {reason}")]);
+        assert_eq!(
+            notices(&frames, "COMPACTION_USELESS"),
+            [format!("a compaction was thrown away: {reason}")]
+        );
         assert!(items(&frames, "compaction").is_empty());
         assert_eq!(shapes(&frames).last().unwrap(), "turnCompleted completed");
     }

@@ -1,9 +1,11 @@
 //! The plugin wire as a client of `bingo serve --stdio` sees it: hooks, context, compaction, questions and services,
 //! offered by small plugins in Python.
 
+mod ask;
 mod compaction;
 mod context;
 mod observe;
+mod services;
 mod submit;
 mod tool_hooks;
 

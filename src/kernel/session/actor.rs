@@ -264,13 +264,16 @@ impl Actor {
             _ => {}
         }
         let counts = matches!(event, Event::TurnUsage { .. });
-        let ends_item = matches!(event, Event::ItemCompleted { .. });
+        let ended = match &event {
+            Event::ItemCompleted { item } => Some(item.id.clone()),
+            _ => None,
+        };
         self.emit(event);
         if counts {
             self.counted = self.state.items.last().map(|item| item.id.clone());
         }
-        if ends_item {
-            self.cancel_abandoned();
+        if let Some(item) = ended {
+            self.cancel_abandoned(&item);
         }
     }
 
