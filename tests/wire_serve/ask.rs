@@ -261,3 +261,31 @@ serve({"tools": [TOOL]}, tool_call=ask)
     let frames = client.until("turnCompleted");
     assert_eq!(got(&frames), json!({ "first": "to first", "second": "to second" }));
 }
+
+#[test]
+fn where_nobody_can_answer_every_question_is_cancelled() {
+    let sandbox = Sandbox::new();
+    let script = r#"
+def ask(params):
+    answers = []
+
+    def one(name):
+        question = {"kind": "question", "question": name, "options": []}
+        answers.append(call("bingo.host", "ask", {"call": params["callId"], "question": question}))
+
+    threads = [threading.Thread(target=one, args=(str(number),)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return words("%d of %d" % (answers.count({"answer": {"kind": "cancel"}}), len(answers)))
+
+serve({"tools": [TOOL]}, tool_call=ask)
+"#;
+    let asker = plugin(&sandbox, "asker", script);
+    let prompt = prompt(&json!({}));
+    let args =
+        ["-p", "--model", "echo/echo", "--allowed-tools", TOOL, "--plugin", asker.to_str().unwrap(), &prompt];
+    let ran = sandbox.run(args).expect(0);
+    assert!(ran.stdout.contains("20 of 20"), "{ran:#?}");
+}
