@@ -334,3 +334,50 @@ fn hooks_are_told_of_every_attempt() {
     assert_eq!(phases, ["start", "end", "start", "end"]);
     assert_eq!(told[3]["site"]["turn"], frames[0]["event"]["turn"]);
 }
+
+#[test]
+fn a_second_cut_takes_the_first_summary_away_wherever_it_begins() {
+    let mut rig = Rig::new();
+    let first = rig.turn("first");
+    rig.turn("second");
+    let second = &rig.frames.iter().rfind(|frame| frame["event"]["item"]["body"]["kind"] == "user").unwrap();
+    let (first, second) = (first[0]["event"]["item"]["id"].clone(), second["event"]["item"]["id"].clone());
+    rig.how(&json!({ "summary": "one", "boundary": second, "kept": [] }));
+    cut(&rig.turn("/compact"));
+    // The same boundary again: the summary of the first cut is all that is replaced.
+    rig.how(&json!({ "summary": "two", "boundary": second, "kept": [] }));
+    let (item, _) = cut(&rig.turn("/compact"));
+    assert_eq!(item["body"]["replaced"], 1);
+    rig.turn("third");
+    assert_eq!(rig.last_request(), ["[Summary of the conversation so far]\ntwo", "second", "done", "third"]);
+    // From the summary on: nothing is replaced, so a second note stands before the first.
+    rig.how(&json!({ "summary": "three", "boundary": item["id"], "kept": [] }));
+    let (item, _) = cut(&rig.turn("/compact"));
+    assert_eq!(item["body"]["replaced"], 0);
+    rig.turn("fourth");
+    let [three, two] = ["three", "two"].map(|words| format!("[Summary of the conversation so far]\n{words}"));
+    assert_eq!(rig.last_request(), [&three, &two, "second", "done", "third", "done", "fourth"]);
+    // What a cut took away, a later one cannot name.
+    rig.how(&json!({ "boundary": first }));
+    assert_eq!(notices(&rig.turn("/compact"), "COMPACTION_USELESS").len(), 1);
+}
+
+#[test]
+fn a_context_that_stays_too_large_is_cut_twice_in_a_turn_at_most() {
+    let mut rig = Rig::new();
+    // Four characters are counted as one token.
+    let frames = rig.turn(&"x".repeat(700_000));
+    assert_eq!(items(&frames, "compaction").len(), 2);
+    let skipped = "the context was shortened 2 times in this turn and is still too large";
+    assert_eq!(notices(&frames, "COMPACTION_SKIPPED"), [skipped]);
+    assert_eq!(shapes(&frames).last().unwrap(), "turnCompleted completed");
+}
+
+#[test]
+fn a_long_summary_counts_too() {
+    let mut rig = Rig::new();
+    rig.turn(&format!("first\n{MUCH}"));
+    rig.how(&json!({ "summary": "x".repeat(700_000) }));
+    let frames = rig.turn("second");
+    assert_eq!(items(&frames, "compaction").len(), 2, "the first one was not enough");
+}
