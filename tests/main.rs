@@ -12,6 +12,7 @@ mod processes;
 mod rude;
 mod serve;
 mod usage;
+mod wire_serve;
 
 /// Every file here is a module of this program, or a program of its own in `Cargo.toml`: a forgotten one would never run.
 #[test]
@@ -19,9 +20,10 @@ fn no_test_file_is_forgotten() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
     let manifest = read("Cargo.toml");
-    let sources =
-        ["main.rs", "serve/mod.rs", "common/mod.rs"].map(|name| read(&format!("tests/{name}"))).concat();
-    for folder in ["tests", "tests/serve", "tests/common"] {
+    let sources = ["main.rs", "serve/mod.rs", "wire_serve/mod.rs", "common/mod.rs"]
+        .map(|name| read(&format!("tests/{name}")))
+        .concat();
+    for folder in ["tests", "tests/serve", "tests/wire_serve", "tests/common"] {
         for entry in std::fs::read_dir(root.join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let stem = path.file_stem().unwrap().to_string_lossy().into_owned();

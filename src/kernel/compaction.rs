@@ -19,7 +19,7 @@ const SHORT_RESULT: usize = 1000;
 /// Characters that count as one token where nobody counted.
 const CHARACTERS_PER_TOKEN: u64 = 4;
 
-/// The last accepted cut: what the model sees in the place of the items before it.
+/// An accepted cut: what the model sees in the place of the items before its boundary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cut {
     boundary: ItemId,
@@ -34,16 +34,27 @@ impl Cut {
         Some(Self { boundary: boundary.clone(), summary: summary.clone(), kept: kept.clone() })
     }
 
-    /// Returns what the model sees: kept items, the summary, the items from the boundary on (kernel rule 4.5.47).
-    pub(super) fn visible(cut: Option<&Self>, items: &[Arc<Item>]) -> Vec<Arc<Item>> {
-        let Some(cut) = cut else { return items.to_vec() };
+    /// Returns what the model sees: kept items, the summary, the items from the boundary on (kernel rule 4.5.47). Each
+    /// cut is made where its summary stands, in what the cuts before it left.
+    pub(super) fn visible(cuts: &[Self], items: &[Arc<Item>]) -> Vec<Arc<Item>> {
+        let mut visible = Vec::new();
+        for item in items {
+            let is_summary = matches!(item.body, ItemBody::Compaction { .. });
+            match cuts.iter().find(|cut| is_summary && cut.summary == item.id) {
+                Some(cut) => cut.apply(&mut visible, item),
+                None => visible.push(Arc::clone(item)),
+            }
+        }
+        visible
+    }
+
+    fn apply(&self, visible: &mut Vec<Arc<Item>>, summary: &Arc<Item>) {
         // A rewind may have taken the boundary away; then the summary alone stands for what came before it.
-        let place = |id: &ItemId| items.iter().position(|item| item.id == *id);
-        let boundary = place(&cut.boundary).or_else(|| place(&cut.summary)).unwrap_or(0);
-        let summary = items.iter().filter(|item| item.id == cut.summary);
-        let before = items[..boundary].iter().filter(|item| cut.kept.contains(&item.id));
-        let after = items[boundary..].iter().filter(|item| item.id != cut.summary);
-        before.chain(summary).chain(after).cloned().collect()
+        let boundary = visible.iter().position(|item| item.id == self.boundary).unwrap_or(visible.len());
+        let rest = visible.split_off(boundary);
+        visible.retain(|item| self.kept.contains(&item.id));
+        visible.push(Arc::clone(summary));
+        visible.extend(rest);
     }
 }
 
@@ -93,6 +104,7 @@ fn tokens(item: &Item) -> u64 {
     let characters: usize = match &item.body {
         ItemBody::User { parts, .. } => parts.iter().map(part_characters).sum(),
         ItemBody::Assistant { text } | ItemBody::Reasoning { text, .. } => text.chars().count(),
+        ItemBody::Compaction { summary, .. } => summary.chars().count(),
         ItemBody::ToolCall { input, .. } => input.to_string().len() + result_characters(item),
         _ => 0,
     };
@@ -147,15 +159,33 @@ mod tests {
         Compaction { summary, boundary, kept, before, after, usage: Usage::default() }
     }
 
+    fn summary(text: &str) -> Arc<Item> {
+        let summary = text.to_owned();
+        let body = ItemBody::Compaction { summary, replaced: 0, before: 2, after: 1, duration_ms: 0 };
+        Arc::new(new_item(None, 0, ItemStatus::Completed, body))
+    }
+
+    fn cut(boundary: &Arc<Item>, summary: &Arc<Item>, kept: &[&Arc<Item>]) -> Cut {
+        let kept = kept.iter().map(|item| item.id.clone()).collect();
+        Cut { boundary: boundary.id.clone(), summary: summary.id.clone(), kept }
+    }
+
     #[test]
     fn the_model_sees_kept_items_the_summary_and_the_rest() {
-        let items: Vec<_> = (0..5).map(|number| user(&number.to_string())).collect();
-        let (boundary, kept, summary) = (items[3].id.clone(), vec![items[1].id.clone()], items[4].id.clone());
-        let cut = Cut { boundary, kept, summary };
+        let [a, b, c, d, e] = ["a", "b", "c", "d", "e"].map(user);
+        let (first, second) = (summary("first"), summary("second"));
+        let items = [&a, &b, &c, &first, &d, &second, &e].map(Arc::clone);
         let ids = |items: &[Arc<Item>]| items.iter().map(|item| item.id.clone()).collect::<Vec<_>>();
-        let expected = [&items[1], &items[4], &items[3]].map(|item| item.id.clone());
-        assert_eq!(ids(&Cut::visible(Some(&cut), &items)), expected);
-        assert_eq!(ids(&Cut::visible(None, &items)), ids(&items));
+        let sees = |cuts: &[Cut], expected: &[&Arc<Item>]| {
+            let expected: Vec<_> = expected.iter().map(|item| item.id.clone()).collect();
+            assert_eq!(ids(&Cut::visible(cuts, &items)), expected);
+        };
+        sees(&[], &[&a, &b, &c, &first, &d, &second, &e]);
+        let one = cut(&c, &first, &[&a]);
+        sees(&[one.clone(), cut(&d, &second, &[&a])], &[&a, &second, &d, &e]);
+        sees(&[one.clone(), cut(&c, &second, &[])], &[&second, &c, &d, &e]);
+        sees(&[one.clone(), cut(&first, &second, &[&a])], &[&a, &second, &first, &c, &d, &e]);
+        sees(&[one, cut(&b, &second, &[])], &[&second, &e]);
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub(super) struct Actor {
     pub(super) intake: Intake,
     pub(super) taken: mpsc::Sender<IntakeDone>,
     /// What the model no longer sees.
-    cut: Option<Cut>,
+    cuts: Vec<Cut>,
     /// The last item that the newest count of the context covers.
     counted: Option<ItemId>,
     /// Compactions thrown away in a row.
@@ -128,7 +128,7 @@ impl Actor {
             questions: BTreeMap::new(),
             intake: Intake::default(),
             taken,
-            cut: begin.cut.clone(),
+            cuts: begin.cuts.clone(),
             counted: None,
             useless_compactions: 0,
             taken_queue,
@@ -264,19 +264,22 @@ impl Actor {
             _ => {}
         }
         let counts = matches!(event, Event::TurnUsage { .. });
-        let ends_item = matches!(event, Event::ItemCompleted { .. });
+        let ended = match &event {
+            Event::ItemCompleted { item } => Some(item.id.clone()),
+            _ => None,
+        };
         self.emit(event);
         if counts {
             self.counted = self.state.items.last().map(|item| item.id.clone());
         }
-        if ends_item {
-            self.cancel_abandoned();
+        if let Some(item) = ended {
+            self.cancel_abandoned(&item);
         }
     }
 
     /// Returns the transcript as the model sees it, and how full its context is.
     fn transcript(&self) -> Transcript {
-        let items = Cut::visible(self.cut.as_ref(), &self.state.items);
+        let items = Cut::visible(&self.cuts, &self.state.items);
         let counted = self.counted.as_ref().and_then(|id| items.iter().rposition(|item| item.id == *id));
         let uncounted = items.len() - counted.map_or(0, |place| place + 1);
         Transcript {
@@ -294,7 +297,7 @@ impl Actor {
         let Some(turn) = &mut self.turn else { return false };
         turn.usage += compaction.usage;
         let turn = turn.id.clone();
-        let visible = Cut::visible(self.cut.as_ref(), &self.state.items);
+        let visible = Cut::visible(&self.cuts, &self.state.items);
         if let Some(reason) = compaction::useless(&compaction, &visible) {
             self.useless_compactions += 1;
             let text = format!("a compaction was thrown away: {reason}");
@@ -315,7 +318,7 @@ impl Actor {
         let generation = self.state.history_generation + 1;
         let (boundary, kept) = (compaction.boundary, compaction.kept);
         let event = Event::Compacted { generation, boundary, summary, kept };
-        self.cut = Cut::of(&event);
+        self.cuts.extend(Cut::of(&event));
         // Nobody has counted the shorter context yet.
         self.counted = None;
         self.emit(event);

@@ -72,6 +72,11 @@ impl Actor {
     /// Puts a plugin's question to the person of the call it runs.
     pub(super) fn ask(&mut self, item: ItemId, kind: InteractionKind, reply: oneshot::Sender<Answer>) {
         let InteractionKind::Question { options, free_text, .. } = &kind else { return };
+        // The call ended while its question was under way: nobody waits for the answer.
+        let call = self.state.items.iter().rev().find(|other| other.id == item);
+        if call.is_some_and(|call| call.status.is_terminal()) {
+            return;
+        }
         let mut answers = Vec::new();
         if !options.is_empty() {
             answers.push(AnswerSpec::Choice);
@@ -118,9 +123,13 @@ impl Actor {
         }
     }
 
-    /// Closes the questions that nobody waits for any more: their call ended first.
-    pub(super) fn cancel_abandoned(&mut self) {
-        let gone = self.questions.iter().filter(|(_, open)| open.waiting.is_gone());
+    /// Closes the questions of a call that ended first, and those that nobody waits for any more. Who asked for the
+    /// call may not have heard of its end yet, so that alone does not tell.
+    pub(super) fn cancel_abandoned(&mut self, ended: &ItemId) {
+        let gone = self
+            .questions
+            .iter()
+            .filter(|(_, open)| open.waiting.is_gone() || open.interaction.item.as_ref() == Some(ended));
         for id in gone.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.questions.remove(&id);
             self.emit(Event::InteractionCancelled { id, reason: CancelReason::Superseded });

@@ -26,7 +26,7 @@ pub(in crate::kernel) struct Begin {
     /// The newest revision of the queue that was announced.
     pub(in crate::kernel) queue_revision: u64,
     /// What the model no longer sees.
-    pub(in crate::kernel) cut: Option<Cut>,
+    pub(in crate::kernel) cuts: Vec<Cut>,
     /// Remarks that waited for a session to be shown in.
     pub(in crate::kernel) notices: Vec<Notice>,
     resumed: bool,
@@ -39,7 +39,7 @@ impl Begin {
             state: SessionState::new(summary),
             first: Seq(1),
             queue_revision: 0,
-            cut: None,
+            cuts: Vec::new(),
             notices: Vec::new(),
             resumed: false,
         }
@@ -59,8 +59,8 @@ impl Begin {
             _ => None,
         });
         let queue_revision = revisions.unwrap_or(0);
-        let cut = frames.iter().rev().find_map(|frame| Cut::of(&frame.event));
-        Some(Self { state, first, queue_revision, cut, notices: Vec::new(), resumed: true })
+        let cuts = frames.iter().filter_map(|frame| Cut::of(&frame.event)).collect();
+        Some(Self { state, first, queue_revision, cuts, notices: Vec::new(), resumed: true })
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use crate::kernel::{Attachment, FrameStream, GivenAnswer, Kernel, Published};
 use crate::ports::Notice;
 use output::{Chunk, Output};
-use questions::Asked;
+use questions::Questions;
 use text::TextWriter;
 
 /// What is printed.
@@ -117,8 +117,7 @@ struct Run<'a> {
     session: SessionId,
     intent: IntentId,
     turn: Option<TurnId>,
-    /// What a person is asked now.
-    question: Option<Asked>,
+    questions: Questions,
     writer: Writer,
     output: Output,
 }
@@ -135,7 +134,7 @@ impl<'a> Run<'a> {
             OutputFormat::Json => Writer::Json,
         };
         let (intent, output) = (IntentId::mint(), Output::start()?);
-        Ok(Self { kernel, session, intent, turn: None, question: None, writer, output })
+        Ok(Self { kernel, session, intent, turn: None, questions: Questions::default(), writer, output })
     }
 
     /// Follows the session until the run ended. Frames that were missed are read again (kernel rule 6.2.7).
@@ -143,7 +142,7 @@ impl<'a> Run<'a> {
         loop {
             tokio::select! {
                 biased;
-                answer = questions::answered(&mut self.question) => self.answer(answer).await?,
+                answer = self.questions.answered() => self.answer(answer).await?,
                 published = stream.next() => {
                     let published = published.ok_or_else(lost)?;
                     if !matches!(published.frame.event, Event::Lagged { .. }) {
@@ -171,8 +170,10 @@ impl<'a> Run<'a> {
         let chunks = self.writer.frame(published);
         self.output.write(chunks).await?;
         match &published.frame.event {
-            Event::InteractionOpened { interaction } => self.question = Some(questions::ask(interaction)),
-            Event::InteractionCancelled { .. } | Event::InteractionResolved { .. } => self.question = None,
+            Event::InteractionOpened { interaction } => self.questions.open(interaction),
+            Event::InteractionCancelled { id, .. } | Event::InteractionResolved { id, .. } => {
+                self.questions.close(id);
+            }
             Event::IntentAck { intent, outcome } if *intent == self.intent => {
                 return Ok(self.acknowledged(outcome));
             }

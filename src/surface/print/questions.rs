@@ -1,38 +1,65 @@
 //! Questions during a run: asked on the terminal, refused without one (kernel rule 6.2.8).
 
+use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
 
 use bingo_plugin_sdk::ids::InteractionId;
 use bingo_plugin_sdk::interaction::{Answer, AnswerSpec, Interaction, InteractionKind};
 use tokio::task::JoinHandle;
 
+/// The questions of a run, in the order they were opened: one is asked at a time.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    waiting: VecDeque<Interaction>,
+    asked: Option<Asked>,
+}
+
 /// A question that was put to the person, or refused.
 #[derive(Debug)]
-pub(super) struct Asked {
+struct Asked {
     interaction: InteractionId,
     answer: JoinHandle<Answer>,
 }
 
-/// Puts a question to the person; refuses it when there is nobody to ask.
-pub(super) fn ask(interaction: &Interaction) -> Asked {
-    let (id, interaction) = (interaction.id.clone(), interaction.clone());
-    let answer = tokio::task::spawn_blocking(move || {
-        if std::io::stdin().is_terminal() {
-            ask_on_terminal(&interaction)
-        } else {
-            refusal(&interaction, Some(&nobody(&interaction)))
-        }
-    });
-    Asked { interaction: id, answer }
-}
+impl Questions {
+    /// Puts a question to the person once those before it are answered; refuses it when there is nobody to ask.
+    pub(super) fn open(&mut self, interaction: &Interaction) {
+        self.waiting.push_back(interaction.clone());
+        self.ask_next();
+    }
 
-/// Waits for the answer to what was asked; for ever when nothing was.
-pub(super) async fn answered(asked: &mut Option<Asked>) -> (InteractionId, Answer) {
-    let Some(question) = asked else { return std::future::pending().await };
-    let answer = (&mut question.answer).await.unwrap_or(Answer::Cancel);
-    let id = question.interaction.clone();
-    *asked = None;
-    (id, answer)
+    /// Forgets a question that was answered or cancelled elsewhere.
+    pub(super) fn close(&mut self, id: &InteractionId) {
+        self.waiting.retain(|interaction| interaction.id != *id);
+        self.asked.take_if(|asked| asked.interaction == *id);
+        self.ask_next();
+    }
+
+    /// Waits for the answer to what is asked; for ever when nothing is.
+    pub(super) async fn answered(&mut self) -> (InteractionId, Answer) {
+        let Some(asked) = &mut self.asked else { return std::future::pending().await };
+        let answer = (&mut asked.answer).await.unwrap_or(Answer::Cancel);
+        let id = asked.interaction.clone();
+        self.asked = None;
+        self.ask_next();
+        (id, answer)
+    }
+
+    fn ask_next(&mut self) {
+        if self.asked.is_none()
+            && let Some(interaction) = self.waiting.pop_front()
+        {
+            let id = interaction.id.clone();
+            let answer = tokio::task::spawn_blocking(move || {
+                if std::io::stdin().is_terminal() {
+                    ask_on_terminal(&interaction)
+                } else {
+                    refusal(&interaction, Some(&nobody(&interaction)))
+                }
+            });
+            self.asked = Some(Asked { interaction: id, answer });
+        }
+    }
 }
 
 /// Says why nobody answered, and what to do about it.
