@@ -462,3 +462,13 @@ async fn a_plugin_inherits_no_open_file_but_its_streams() {
     assert_eq!(only_text(running.call(json!({})).await.unwrap()), "[0, 1, 2]");
     running.supervisor.shutdown().await;
 }
+
+#[tokio::test]
+async fn little_of_a_plugins_output_may_wait_in_its_pipe() {
+    // 1032 asks for the size of a pipe: an answer waits behind what stands in it.
+    let running = Host::new()
+        .start("import fcntl\nhello(tools=TOOL)\ntext(read(), str(fcntl.fcntl(1, 1032)))\nread()\n")
+        .await;
+    assert_eq!(only_text(running.call(json!({})).await.unwrap()), "16384");
+    running.supervisor.shutdown().await;
+}

@@ -64,6 +64,8 @@ impl Tool for PluginTool {
                 turn,
             };
             let pending = connection.begin::<CallTool>(&params).map_err(failed)?;
+            // What was sent need not be kept until the answer comes.
+            drop(params);
             Running { connection, route, pending: Some(pending) }.result(&context.cancel).await
         })
     }

@@ -57,6 +57,10 @@ pub(crate) enum GuardError {
     },
 }
 
+/// How many bytes of a plugin's output may wait in its pipe. An answer waits behind them: in the 64 KiB that pipes have
+/// else stand some six hundred deltas of a flood, which is more than its caller should notice.
+const OUTPUT: i32 = 16 * 1024;
+
 /// How a plugin's own process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -141,6 +145,10 @@ pub(crate) fn start(
         stdout: child.stdout.take().expect("it is piped"),
         stderr: child.stderr.take().expect("it is piped"),
     };
+    if let Err(error) = fcntl(&streams.stdout, FcntlArg::F_SETPIPE_SZ(OUTPUT)) {
+        // A flood then delays answers a little more.
+        tracing::debug!(%error, "a plugin's pipe keeps its size");
+    }
     let report = BufReader::new(report).lines();
     let guarded = Guarded { child, pid, lifeline: Some(lifeline), report, plugin: None, exit: None, grace };
     Ok((guarded, streams))
