@@ -381,3 +381,53 @@ fn a_long_summary_counts_too() {
     let frames = rig.turn("second");
     assert_eq!(items(&frames, "compaction").len(), 2, "the first one was not enough");
 }
+
+#[test]
+fn a_compaction_waits_for_its_turn_like_any_line() {
+    let mut rig = Rig::new();
+    let (client, session) = (&mut rig.client, &rig.session);
+    client.turn(session, "req_1", "first");
+    std::fs::write(rig.short.join("how"), r#"{"wait": true}"#).unwrap();
+    client.submit(session, "req_2", "words");
+    client.until("turnCompleted");
+    client.submit(session, "req_3", "/compact");
+    super::wait_for_seen(&rig.short, "compactor/compact", 1);
+    std::fs::remove_file(rig.short.join("how")).unwrap();
+    client.submit(session, "req_4", "/compact again");
+    client.submit(session, "req_5", "behind it");
+    client.until_ack("req_5");
+    client.interrupt(session, "req_x");
+    client.until("turnCompleted");
+    let frames = [client.until("turnCompleted"), client.until("turnCompleted")].concat();
+    let shapes: Vec<String> = shapes(&frames)
+        .into_iter()
+        .filter(|shape| !shape.starts_with("item") && shape != "turnUsage")
+        .collect();
+    let expected = [
+        "turnStarted auto 0",
+        "intentAck req_4 applied [req_4]",
+        "queueChanged 1",
+        "compacted",
+        "turnCompleted completed",
+        "turnStarted queue 1",
+        "intentAck req_5 turnStarted [req_5]",
+        "queueChanged 0",
+        "turnCompleted completed",
+    ];
+    assert_eq!(shapes, expected);
+    assert_eq!(rig.asked()["reason"]["instructions"], "again");
+}
+
+#[test]
+fn of_several_compactors_the_first_by_name_is_asked() {
+    let sandbox = Sandbox::new();
+    let [b, a] = ["b", "a"].map(|name| plugin(&sandbox, name, SHORT));
+    let mut client = super::echo_server(&sandbox, &[&b, &a], &[]);
+    let session = titled(&mut client, &sandbox);
+    client.turn(&session, "req_1", "first");
+    cut(&client.turn(&session, "req_2", "/compact"));
+    std::fs::write(a.join("how"), r#"{"fail": true}"#).unwrap();
+    client.turn(&session, "req_3", "/compact");
+    assert_eq!(seen(&a, "compactor/compact").len(), 2);
+    assert!(seen(&b, "compactor/compact").is_empty(), "not even when the first fails");
+}

@@ -305,3 +305,18 @@ serve({"hooks": [{"id": "2", "points": ["beforeTool"]}, {"id": "1", "points": ["
     assert_eq!(text(output(&frames)), "Denied by hook b:2: enough");
     assert_eq!(seen(&c, "hook/decide").len(), 2, "it was not asked the second time");
 }
+
+#[test]
+fn a_hook_that_never_lets_a_turn_stop_is_stopped_by_the_budget_of_rounds() {
+    let sandbox = Sandbox::new();
+    let script = r#"
+outcome = {"kind": "block", "reason": "on"}
+serve({"hooks": [{"id": "on", "points": ["stop"]}]}, hook_decide=lambda params: {"outcome": outcome})
+"#;
+    let on = plugin(&sandbox, "on", script);
+    let mut client = echo_server(&sandbox, &[&on], &[]);
+    let session = titled(&mut client, &sandbox);
+    let frames = client.turn(&session, "req_1", "begin");
+    assert_eq!(shapes(&frames).last().unwrap(), "turnCompleted failed TURN_BUDGET_EXHAUSTED");
+    assert_eq!(items(&frames, "assistant").len(), 100);
+}
