@@ -289,3 +289,20 @@ serve({"tools": [TOOL]}, tool_call=ask)
     let ran = sandbox.run(args).expect(0);
     assert!(ran.stdout.contains("20 of 20"), "{ran:#?}");
 }
+
+#[test]
+fn the_end_of_the_server_closes_an_open_question() {
+    let sandbox = Sandbox::new();
+    let (mut client, _, session) = asking(&sandbox);
+    asked(&mut client, &session, &json!({ "question": question(&json!({})) }));
+    assert_eq!(client.finish(), Some(0));
+    let stored = shapes(&sandbox.stored(&session));
+    let expected = [
+        "interactionCancelled sessionClosed",
+        "itemCompleted toolCall interrupted",
+        "itemCompleted interruption completed",
+        "turnCompleted interrupted shutdown",
+        "sessionClosed shutdown",
+    ];
+    assert!(stored.ends_with(&expected.map(str::to_owned)), "{stored:#?}");
+}

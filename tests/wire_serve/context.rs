@@ -208,3 +208,29 @@ serve({"contributors": [{"id": "s", "placement": place}]}, context_contribute=la
     assert!(!frames.iter().any(|frame| is(frame, "itemStarted")));
     assert!(requests(&model).is_empty());
 }
+
+#[test]
+fn several_pieces_of_one_contributor_are_recorded_once_too() {
+    let sandbox = Sandbox::new();
+    let script = r#"
+def contribute(params):
+    texts = json.load(open("texts"))
+    return {"pieces": [{"kind": "user", "parts": [{"type": "text", "text": text}], "label": "l"} for text in texts]}
+
+serve({"contributors": [{"id": "c", "placement": {"kind": "roundStart"}}]}, context_contribute=contribute)
+"#;
+    let many = plugin(&sandbox, "many", script);
+    let (mut client, _, session) = started(&sandbox, &[&many]);
+    for (texts, recorded) in [
+        (json!(["a", "b"]), vec!["a", "b"]),
+        (json!(["a", "b"]), vec![]),
+        (json!(["a", "c"]), vec!["a", "c"]),
+        (json!([]), vec![]),
+        (json!(["a", "c"]), vec![]),
+    ] {
+        std::fs::write(many.join("texts"), texts.to_string()).unwrap();
+        let frames = client.turn(&session, "req_1", "words");
+        let words: Vec<String> = user_words(&frames).into_iter().skip(1).map(|(_, text)| text).collect();
+        assert_eq!(words, recorded, "{texts}");
+    }
+}

@@ -49,7 +49,7 @@ def answer(handlers, request):
     try:
         result = handlers[request["method"]](request["params"])
         say({"id": request["id"], "result": result})
-    except Refused as refused:
+    except Exception as refused:
         say({"id": request["id"], "error": {"code": -32000, "message": str(refused)}})
 
 

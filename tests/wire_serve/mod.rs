@@ -3,6 +3,7 @@
 
 mod ask;
 mod compaction;
+mod compaction_limits;
 mod context;
 mod observe;
 mod services;

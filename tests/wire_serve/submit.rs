@@ -27,6 +27,9 @@ def decide(params):
 serve({"hooks": [{"id": "judge", "points": ["submit"]}]}, hook_decide=decide)
 "#;
 
+/// The most inputs of a session that wait.
+const MOST: usize = 1000;
+
 /// What became of an intent.
 fn outcome(frames: &[Value], intent: &str) -> Value {
     let ack = frames.iter().find(|frame| is(frame, "intentAck") && frame["event"]["intent"] == intent);
@@ -237,4 +240,24 @@ fn delivered_words_pass_no_hook() {
     client.deliver(&session, "req_1", "deny", "wake");
     client.until("turnCompleted");
     assert!(seen(&judge, "hook/decide").is_empty());
+}
+
+#[test]
+fn too_many_inputs_behind_a_hook_are_refused_and_the_others_keep_their_place() {
+    let sandbox = Sandbox::new();
+    let judge = plugin(&sandbox, "judge", JUDGE);
+    let mut client = echo_server(&sandbox, &[&judge], &[]);
+    let session = titled(&mut client, &sandbox);
+    client.submit(&session, "req_0", "wait");
+    for number in 1..MOST {
+        client.submit(&session, &format!("req_{number}"), "deny");
+    }
+    let refused = acknowledged(&mut client, &session, "req_over", "one more");
+    assert_eq!(refused["error"]["code"], "NOT_READY");
+    std::fs::write(judge.join("go"), "").unwrap();
+    let last = format!("req_{}", MOST - 1);
+    let frames = client.until_ack(&last);
+    assert_eq!(outcome(&frames, &last)["error"]["code"], "PERMISSION_DENIED");
+    let denied = frames.iter().filter(|frame| frame["event"]["outcome"]["kind"] == "rejected").count();
+    assert_eq!(denied, MOST - 1);
 }

@@ -305,3 +305,76 @@ serve({"hooks": [{"id": "2", "points": ["beforeTool"]}, {"id": "1", "points": ["
     assert_eq!(text(output(&frames)), "Denied by hook b:2: enough");
     assert_eq!(seen(&c, "hook/decide").len(), 2, "it was not asked the second time");
 }
+
+#[test]
+fn a_hook_that_never_lets_a_turn_stop_is_stopped_by_the_budget_of_rounds() {
+    let sandbox = Sandbox::new();
+    let script = r#"
+outcome = {"kind": "block", "reason": "on"}
+serve({"hooks": [{"id": "on", "points": ["stop"]}]}, hook_decide=lambda params: {"outcome": outcome})
+"#;
+    let on = plugin(&sandbox, "on", script);
+    let mut client = echo_server(&sandbox, &[&on], &[]);
+    let session = titled(&mut client, &sandbox);
+    let frames = client.turn(&session, "req_1", "begin");
+    assert_eq!(shapes(&frames).last().unwrap(), "turnCompleted failed TURN_BUDGET_EXHAUSTED");
+    assert_eq!(items(&frames, "assistant").len(), 100);
+}
+
+#[test]
+fn a_guard_that_dies_in_its_decision_still_refuses_where_the_settings_say_so() {
+    let sandbox = Sandbox::new();
+    settings(&sandbox, "[supervisor.guard]\nonHookTimeout = \"deny\"\n");
+    let tools = plugin(&sandbox, "tools", TOOLS);
+    let script = r#"
+serve({"hooks": [{"id": "g", "points": ["beforeTool"]}]}, hook_decide=lambda params: os._exit(3))
+"#;
+    let guard = plugin(&sandbox, "guard", script);
+    let mut client = echo_server(&sandbox, &[&tools, &guard], &["--allowed-tools", TOOL]);
+    let session = titled(&mut client, &sandbox);
+    // Two calls of one response: the second finds the guard dead, in the plugins that the turn began with.
+    let both = format!("{}\n{}", call(&json!({ "a": 1 })), call(&json!({ "b": 2 })));
+    let frames = client.turn(&session, "req_1", &both);
+    for item in items(&frames, "toolCall") {
+        let words = text(&item["body"]["output"]);
+        let start = "Denied by hook guard:g: the hook `guard:g` did not decide: ";
+        assert!(words.starts_with(start), "{words}");
+        assert!(words.contains("exited with code 3"), "{words}");
+    }
+    assert!(seen(&tools, "tool/call").is_empty());
+}
+
+#[test]
+fn hooks_hear_of_a_call_as_the_hooks_before_left_it_and_of_failures_too() {
+    let sandbox = Sandbox::new();
+    let tools = plugin(
+        &sandbox,
+        "tools",
+        "def fail(params):\n    raise Refused('broken')\n\nserve({'tools': [TOOL]}, tool_call=fail)\n",
+    );
+    let script = r#"
+def decide(params):
+    call = params["payload"]["call"]
+    result = {"outcome": {"kind": "continue"}}
+    if params["point"] == "beforeTool":
+        result["value"] = {"kind": "call", "call": {**call, "input": {"new": 1}}}
+    else:
+        # Too late to change anything.
+        result["value"] = {"kind": "call", "call": {**call, "input": {"newer": 2}}}
+    return result
+
+serve({"hooks": [{"id": "h", "points": ["beforeTool", "afterTool"]}]}, hook_decide=decide)
+"#;
+    let hook = plugin(&sandbox, "hook", script);
+    let mut client = echo_server(&sandbox, &[&tools, &hook], &["--allowed-tools", TOOL]);
+    let session = titled(&mut client, &sandbox);
+    let frames = client.turn(&session, "req_1", &call(&json!({ "old": 0 })));
+    let after = &seen(&hook, "hook/decide")[1];
+    assert_eq!(
+        (&after["point"], &after["payload"]["call"]["input"]),
+        (&json!("afterTool"), &json!({ "new": 1 }))
+    );
+    assert_eq!(after["payload"]["output"]["isError"], true);
+    assert_eq!(after["payload"]["output"]["parts"][0]["text"], "tools: broken (code -32000)");
+    assert_eq!(items(&frames, "toolCall")[0]["body"]["input"], json!({ "new": 1 }));
+}

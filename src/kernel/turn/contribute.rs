@@ -75,14 +75,16 @@ impl Turn {
         items: &[Arc<Item>],
     ) -> Result<Vec<SystemBlock>, Stop> {
         let surface = format!("contributor:{}", contributor.name());
-        let mut blocks = Vec::new();
+        let (mut blocks, mut words) = (Vec::new(), Vec::new());
         for piece in pieces {
             match piece {
                 ContextPiece::System(block) => blocks.push(block),
-                ContextPiece::User { parts, .. } if stands_there(items, &surface, &parts) => {}
-                ContextPiece::User { parts, .. } => {
-                    self.record(round, parts, Origin::surface(&surface)).await?
-                }
+                ContextPiece::User { parts, .. } => words.push(parts),
+            }
+        }
+        if !stand_there(items, &surface, &words) {
+            for parts in words {
+                self.record(round, parts, Origin::surface(&surface)).await?;
             }
         }
         Ok(blocks)
@@ -122,10 +124,10 @@ impl Turn {
 }
 
 /// Returns whether the last words of this contributor that the model sees are these.
-fn stands_there(items: &[Arc<Item>], surface: &str, parts: &[ContentPart]) -> bool {
-    let said = items.iter().rev().find_map(|item| match &item.body {
+fn stand_there(items: &[Arc<Item>], surface: &str, words: &[Vec<ContentPart>]) -> bool {
+    let said = items.iter().rev().filter_map(|item| match &item.body {
         ItemBody::User { parts, origin } if origin.surface == surface => Some(parts),
         _ => None,
     });
-    said.is_some_and(|said| said == parts)
+    said.take(words.len()).eq(words.iter().rev())
 }
