@@ -14,6 +14,7 @@ mod input;
 mod open;
 mod outbox;
 mod queue;
+mod read;
 mod response;
 mod session;
 mod stream;
@@ -24,14 +25,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bingo_plugin_sdk::event::{CloseReason, ErrorCode, Input, KernelError};
-use bingo_plugin_sdk::ids::{IntentId, InteractionId, Seq, SessionId};
+use bingo_plugin_sdk::ids::{IntentId, InteractionId, SessionId};
 use bingo_plugin_sdk::interaction::Answer;
-use bingo_plugin_sdk::item::{Item, Level};
+use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::provider::Effort;
-use bingo_plugin_sdk::rpc::{
-    Activation, Catalog, CatalogKind, ClientIdentity, Delivery, GatewayEvent, HistoryChunk, HistoryPage,
-    InterruptScope, SessionFilter,
-};
+use bingo_plugin_sdk::rpc::{Activation, ClientIdentity, Delivery, GatewayEvent, InterruptScope};
 use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::SessionState;
 use serde_json::Value;
@@ -119,9 +117,6 @@ pub struct Resumption {
     pub stream: FrameStream,
 }
 
-/// The most bytes of items in one page of history, unless one item is larger: a line to a client is bounded.
-const MAX_PAGE: usize = 32 * 1024 * 1024;
-
 /// The input room a model is taken to have when nobody says: tokens of input and output together.
 const DEFAULT_WINDOW: u64 = 200_000;
 
@@ -143,35 +138,6 @@ impl Kernel {
         let parts = Arc::new(KernelParts { offers, journal, board, settings, feed, registry });
         parts.board.connect(&parts);
         Self { parts }
-    }
-
-    /// Lists live and stored sessions, the last updated first.
-    ///
-    /// # Errors
-    /// `STORAGE` when the folder of sessions cannot be read; one unreadable session is a notice.
-    pub async fn list(&self, filter: SessionFilter) -> Result<Vec<SessionSummary>, KernelError> {
-        let stored = self.parts.journal.list().await.map_err(|error| error.to_kernel())?;
-        self.parts.tell_problems(&stored.problems);
-        let mut sessions: Vec<SessionSummary> =
-            self.parts.live().iter().map(SessionHandle::summary).collect();
-        let live: BTreeSet<SessionId> = sessions.iter().map(|summary| summary.id.clone()).collect();
-        sessions.extend(stored.sessions.into_iter().filter(|summary| !live.contains(&summary.id)));
-        if let Some(cwd) = filter.cwd {
-            let cwd = open::real_path(cwd).await;
-            let mut kept = Vec::new();
-            for summary in sessions {
-                if open::real_path(summary.cwd.clone()).await == cwd {
-                    kept.push(summary);
-                }
-            }
-            sessions = kept;
-        }
-        if let Some(parent) = filter.parent {
-            sessions.retain(|summary| summary.parent.as_ref().is_some_and(|link| link.session == parent));
-        }
-        sessions.sort_by(|a, b| b.updated_at.cmp(&a.updated_at).then_with(|| b.id.cmp(&a.id)));
-        sessions.truncate(filter.limit.unwrap_or(usize::MAX));
-        Ok(sessions)
     }
 
     /// Submits an input; what became of it is told by an `intentAck` frame.
@@ -251,44 +217,6 @@ impl Kernel {
         self.live_or_stored(id).await?.write(Write::Signal { plugin, kind, payload }).await
     }
 
-    /// Reads a page of a session's items (kernel rule 3.2.19); a page that would be too large for one line is shorter, and
-    /// `next` goes on from there.
-    ///
-    /// # Errors
-    /// When the session is not live.
-    pub async fn history(&self, id: &SessionId, page: HistoryPage) -> Result<HistoryChunk, KernelError> {
-        let state = self.parts.session(id)?.read().await?;
-        let before = page.before.and_then(|id| state.items.iter().position(|item| item.id == id));
-        let end = before.unwrap_or(state.items.len());
-        let most = if page.limit == 0 { usize::MAX } else { page.limit };
-        let mut start = end;
-        let mut bytes = 0;
-        while start > 0 && end - start < most {
-            bytes += serde_json::to_vec(&state.items[start - 1]).map_or(0, |json| json.len());
-            if bytes > MAX_PAGE && start < end {
-                break;
-            }
-            start -= 1;
-        }
-        let items: Vec<Item> = state.items[start..end].iter().map(|item| (**item).clone()).collect();
-        let next = items.first().filter(|_| start > 0).map(|item| item.id.clone());
-        Ok(HistoryChunk { items, next, generation: state.history_generation })
-    }
-
-    /// Goes on from after `since`: stored frames, then live ones, without gap or repeat.
-    ///
-    /// # Errors
-    /// When the session is not live, or its journal cannot be read.
-    pub async fn resume_events(&self, id: &SessionId, since: Seq) -> Result<Resumption, KernelError> {
-        let session = self.parts.session(id)?;
-        let subscription = session.subscribe().await?;
-        let through = subscription.snapshot.seq;
-        let read = self.parts.journal.read(id.clone(), since, through).await;
-        let stored = read.map_err(|error| error.to_kernel())?;
-        let frames = stored.into_iter().map(Published::new).collect();
-        Ok(Resumption { frames, stream: subscription.stream })
-    }
-
     /// Checks that a session is live, for a client that lets go of it.
     ///
     /// # Errors
@@ -308,17 +236,6 @@ impl Kernel {
             }
         }
         self.delete_one(id).await
-    }
-
-    /// Returns a catalog, once no plugin of the start is still starting.
-    pub async fn catalog(&self, kind: CatalogKind) -> Catalog {
-        self.parts.offers.settled().await;
-        let settings = &self.parts.settings;
-        let model = settings.model.as_ref().map(|model| match &settings.provider {
-            Some(provider) => format!("{provider}/{model}"),
-            None => model.clone(),
-        });
-        catalog::read(&self.parts.offers.snapshot(), kind, model.as_deref())
     }
 
     /// Subscribes to what happens outside any one session.

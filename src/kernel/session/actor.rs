@@ -11,7 +11,7 @@ use bingo_plugin_sdk::event::{
 };
 use bingo_plugin_sdk::handshake::HookPoint;
 use bingo_plugin_sdk::ids::{IntentId, InteractionId, ItemId, Seq, TurnId};
-use bingo_plugin_sdk::item::{Item, ItemBody, ItemStatus, Level, ToolOutput};
+use bingo_plugin_sdk::item::{Item, ItemBody, ItemStatus, ToolOutput};
 use bingo_plugin_sdk::state::SessionState;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -23,13 +23,13 @@ use super::intake::{Intake, IntakeDone};
 use super::questions::OpenQuestion;
 use super::{Begin, Write};
 use crate::kernel::KernelParts;
-use crate::kernel::compaction::{self, Cut};
+use crate::kernel::compaction::Cut;
 use crate::kernel::gate::Policy;
 use crate::kernel::hooks;
 use crate::kernel::outbox::Outbox;
 use crate::kernel::queue::Queue;
 use crate::kernel::response::new_item;
-use crate::kernel::turn::{CompactionDone, Stop, Transcript, TurnMessage};
+use crate::kernel::turn::{Stop, TurnMessage};
 use crate::ports::Snapshot;
 use crate::telemetry;
 
@@ -59,11 +59,11 @@ pub(super) struct Actor {
     pub(super) intake: Intake,
     pub(super) taken: mpsc::Sender<IntakeDone>,
     /// What the model no longer sees.
-    cuts: Vec<Cut>,
+    pub(super) cuts: Vec<Cut>,
     /// The last item that the newest count of the context covers.
-    counted: Option<ItemId>,
+    pub(super) counted: Option<ItemId>,
     /// Compactions thrown away in a row.
-    useless_compactions: u32,
+    pub(super) useless_compactions: u32,
     taken_queue: mpsc::Receiver<IntakeDone>,
     pub(super) closing: Option<Closing>,
     done_queue: mpsc::Receiver<CommandDone>,
@@ -275,54 +275,6 @@ impl Actor {
         if let Some(item) = ended {
             self.cancel_abandoned(&item);
         }
-    }
-
-    /// Returns the transcript as the model sees it, and how full its context is.
-    fn transcript(&self) -> Transcript {
-        let items = Cut::visible(&self.cuts, &self.state.items);
-        let counted = self.counted.as_ref().and_then(|id| items.iter().rposition(|item| item.id == *id));
-        let uncounted = items.len() - counted.map_or(0, |place| place + 1);
-        Transcript {
-            uncounted,
-            usage: self.state.context.filter(|_| counted.is_some()),
-            failures: self.useless_compactions,
-            summary: self.state.summary.clone(),
-            items,
-        }
-    }
-
-    /// Takes a compactor's answer: the cut is published when it counts, and its cost is the turn's either way.
-    fn compacted(&mut self, done: CompactionDone) -> bool {
-        let CompactionDone { compaction, took } = done;
-        let Some(turn) = &mut self.turn else { return false };
-        turn.usage += compaction.usage;
-        let turn = turn.id.clone();
-        let visible = Cut::visible(&self.cuts, &self.state.items);
-        if let Some(reason) = compaction::useless(&compaction, &visible) {
-            self.useless_compactions += 1;
-            let text = format!("a compaction was thrown away: {reason}");
-            self.emit(Event::Notice { level: Level::Warn, code: "COMPACTION_USELESS".to_owned(), text });
-            return false;
-        }
-        self.useless_compactions = 0;
-        let body = ItemBody::Compaction {
-            summary: compaction.summary.clone(),
-            replaced: compaction::replaced(&compaction, &visible),
-            before: compaction.before,
-            after: compaction.after,
-            duration_ms: took.as_millis() as u64,
-        };
-        let item = new_item(Some(turn), 0, ItemStatus::Completed, body);
-        let summary = item.id.clone();
-        self.emit(Event::ItemCompleted { item: Arc::new(item) });
-        let generation = self.state.history_generation + 1;
-        let (boundary, kept) = (compaction.boundary, compaction.kept);
-        let event = Event::Compacted { generation, boundary, summary, kept };
-        self.cuts.extend(Cut::of(&event));
-        // Nobody has counted the shorter context yet.
-        self.counted = None;
-        self.emit(event);
-        true
     }
 
     /// Returns where hooks are called from when no turn calls them.

@@ -1,13 +1,15 @@
 //! A session: one actor that owns its state, driven through a cloneable handle.
 //!
 //! `actor` has the loop and the turn's side, `writes`, `commands` and `questions` what clients ask for, `intake` the way
-//! through the submit hooks, `segment` how a run of a session begins and ends. Clients read from the outbox's published state and never wait for the actor.
+//! through the submit hooks, `segment` how a run of a session begins and ends,
+//! `window` what the model sees of it. Clients read from the outbox's published state and never wait for the actor.
 
 mod actor;
 mod commands;
 mod intake;
 mod questions;
 mod segment;
+mod window;
 mod writes;
 
 use std::sync::Arc;
