@@ -34,7 +34,14 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
         match line {
             Line::Text(text) => {
                 let (text, message) = huge::parse(text).await;
-                shared.take_text(&text, message);
+                match message {
+                    Ok(message) => {
+                        // Not held while the answer is at work already: it may be huge.
+                        drop(text);
+                        shared.take_message(message);
+                    }
+                    Err(error) => shared.take_no_message(&text, error),
+                }
             }
             other => shared.take_bad_line(other),
         }
@@ -42,12 +49,11 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
 }
 
 impl Shared {
-    fn take_text(self: &Arc<Self>, text: &str, message: Result<Message, MessageError>) {
-        match message {
-            Ok(message) => self.take_message(message),
-            Err(MessageError::NotJson { cut: true, .. }) => self.strays.note(Stray::CutOff, text),
-            Err(MessageError::NotJson { reason, .. }) => self.take_broken(text, &reason),
-            Err(MessageError::NotMessage { id, reason }) => self.take_faulty(text, id, &reason),
+    fn take_no_message(&self, text: &str, error: MessageError) {
+        match error {
+            MessageError::NotJson { cut: true, .. } => self.strays.note(Stray::CutOff, text),
+            MessageError::NotJson { reason, .. } => self.take_broken(text, &reason),
+            MessageError::NotMessage { id, reason } => self.take_faulty(text, id, &reason),
         }
     }
 
