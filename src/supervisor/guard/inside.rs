@@ -69,11 +69,11 @@ fn guard(args: Args<'_>) -> io::Result<Status> {
     let plugin = match process::guarded_command(args.program, args.args).spawn() {
         Ok(child) => Pid::from_raw(child.id().cast_signed()),
         Err(error) => {
-            writeln!(report, "failed {error}")?;
+            say(&mut report, &format!("failed {error}"));
             return Ok(Status::NotStarted);
         }
     };
-    let _ = writeln!(report, "started {plugin}");
+    say(&mut report, &format!("started {plugin}"));
     let stopper = Arc::new(Stopper { grace: args.grace, once: Once::new() });
     // After the plugin was started, which must not inherit this, and before the threads, which must.
     wishes_to_stop().thread_block()?;
@@ -127,6 +127,11 @@ fn wishes_to_stop() -> SigSet {
     SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT])
 }
 
+/// Tells the host something: one line in one write, so that nobody reads half of it. A host that is gone hears nothing.
+fn say(report: &mut File, words: &str) {
+    let _ = report.write_all(format!("{words}\n").as_bytes());
+}
+
 /// Waits for the lifeline's end or a byte on it, then stops the plugin.
 fn watch(mut lifeline: File, stopper: &Stopper) {
     // An error is no way to hear of the host any more, which is as good as its end.
@@ -146,11 +151,11 @@ fn wait(plugin: Pid, mut report: File, stopper: &Arc<Stopper>) -> Status {
         };
         status = match ended {
             WaitStatus::Exited(pid, code) if pid == plugin => {
-                let _ = writeln!(report, "exited {code}");
+                say(&mut report, &format!("exited {code}"));
                 Status::Exited(code)
             }
             WaitStatus::Signaled(pid, signal, _) if pid == plugin => {
-                let _ = writeln!(report, "signaled {}", signal as i32);
+                say(&mut report, &format!("signaled {}", signal as i32));
                 Status::Signaled(signal)
             }
             _ => continue,
