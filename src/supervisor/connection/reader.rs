@@ -1,6 +1,6 @@
 //! The reader: takes each line, finds out whose it is, checks it, and hands it on at once.
 //!
-//! It waits for nobody. A response that cannot be used fails its call; a request gets an answer; the rest is a stray.
+//! It waits for nobody, and reads a flood of what is no use slowly. A response that cannot be used fails its call; a request gets an answer; the rest is a stray.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use tokio::io::AsyncRead;
 
 use super::calls::{Route, Waiting};
 use super::error::{CallFailure, Sent};
-use super::strays::Stray;
+use super::strays::{Pace, Stray};
 use super::{Shared, huge};
 use crate::schema::{self, Part};
 use crate::supervisor::lines::Lines;
@@ -25,6 +25,7 @@ use crate::supervisor::lines::Lines;
 /// Reads to the end of the plugin's output.
 pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
     let mut lines = Lines::new(reader, shared.peer.limits.line);
+    let mut pace = Pace::new();
     while let Some(line) = lines.next().await {
         if shared.calls.is_dead() {
             // Read on all the same: a plugin that blocks on its output could not end by itself.
@@ -45,6 +46,7 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
             }
             other => shared.take_bad_line(other),
         }
+        pace.keep(&shared.strays).await;
     }
 }
 
