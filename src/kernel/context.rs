@@ -258,8 +258,8 @@ mod tests {
     fn people_and_sessions_are_named() {
         for (principal, conversation, expected) in [
             (None, None, "[from the person you work for]\nhi"),
-            (Some("ann"), None, "[from ann]\nhi"),
-            (Some("ann"), Some("room"), "[from ann]\n[in room]\nhi"),
+            (Some("somebody"), None, "[from somebody]\nhi"),
+            (Some("somebody"), Some("room"), "[from somebody]\n[in room]\nhi"),
         ] {
             let origin = Origin {
                 surface: "chat".to_owned(),
