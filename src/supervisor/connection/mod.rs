@@ -5,6 +5,7 @@
 //! callers never wait for the writer (`outbox.rs`).
 
 mod calls;
+mod delta;
 mod error;
 mod gauge;
 mod huge;

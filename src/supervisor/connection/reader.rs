@@ -18,7 +18,7 @@ use tokio::io::AsyncRead;
 use super::calls::{Route, Waiting};
 use super::error::{CallFailure, Sent};
 use super::strays::{Pace, Stray};
-use super::{Shared, huge};
+use super::{Shared, delta, huge};
 use crate::schema::{self, Part};
 use crate::supervisor::lines::Lines;
 
@@ -33,17 +33,7 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
             continue;
         }
         match line {
-            Line::Text(text) => {
-                let (text, message) = huge::parse(text).await;
-                match message {
-                    Ok(message) => {
-                        // Not held while the answer is at work already: it may be huge.
-                        drop(text);
-                        shared.take_message(message);
-                    }
-                    Err(error) => shared.take_no_message(&text, error),
-                }
-            }
+            Line::Text(text) => shared.take_text(text).await,
             other => shared.take_bad_line(other),
         }
         pace.keep(&shared.strays).await;
@@ -51,6 +41,21 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
 }
 
 impl Shared {
+    async fn take_text(self: &Arc<Self>, text: String) {
+        if let Some(delta) = delta::plain(&text) {
+            return self.route_delta(delta);
+        }
+        let (text, message) = huge::parse(text).await;
+        match message {
+            Ok(message) => {
+                // Not held while the answer is at work already: it may be huge.
+                drop(text);
+                self.take_message(message);
+            }
+            Err(error) => self.take_no_message(&text, error),
+        }
+    }
+
     fn take_no_message(&self, text: &str, error: MessageError) {
         match error {
             MessageError::NotJson { cut: true, .. } => self.strays.note(Stray::CutOff, text),
@@ -182,13 +187,20 @@ impl Shared {
         let delta: Result<ProviderDeltaParams, String> = typed(notifications::ProviderDelta::NAME, params);
         let route = call.as_ref().map_or(Route::Unknown, |call| self.calls.stream(call));
         match (route, delta) {
-            (Route::Found(queue), Ok(delta)) => queue.push(delta.event),
+            (_, Ok(delta)) => self.route_delta(delta),
             (Route::Found(queue), Err(reason)) => queue.fail(reason),
-            (Route::Ended, _) => tracing::debug!(call, "a delta after the end was dropped"),
-            (Route::Unknown, Ok(delta)) => {
+            (Route::Ended, Err(_)) => tracing::debug!(call, "a delta after the end was dropped"),
+            (Route::Unknown, Err(reason)) => self.strays.note(Stray::Notification, &reason),
+        }
+    }
+
+    fn route_delta(&self, delta: ProviderDeltaParams) {
+        match self.calls.stream(&delta.call) {
+            Route::Found(queue) => queue.push(delta.event),
+            Route::Ended => tracing::debug!(call = delta.call, "a delta after the end was dropped"),
+            Route::Unknown => {
                 self.strays.note(Stray::UnknownCall, &unknown("provider/delta", "call", &delta.call));
             }
-            (Route::Unknown, Err(reason)) => self.strays.note(Stray::Notification, &reason),
         }
     }
 }
