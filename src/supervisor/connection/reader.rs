@@ -185,12 +185,14 @@ impl Shared {
     fn take_delta(&self, params: Value) {
         let call = params["call"].as_str().map(str::to_owned);
         let delta: Result<ProviderDeltaParams, String> = typed(notifications::ProviderDelta::NAME, params);
-        let route = call.as_ref().map_or(Route::Unknown, |call| self.calls.stream(call));
-        match (route, delta) {
-            (_, Ok(delta)) => self.route_delta(delta),
-            (Route::Found(queue), Err(reason)) => queue.fail(reason),
-            (Route::Ended, Err(_)) => tracing::debug!(call, "a delta after the end was dropped"),
-            (Route::Unknown, Err(reason)) => self.strays.note(Stray::Notification, &reason),
+        let reason = match delta {
+            Ok(delta) => return self.route_delta(delta),
+            Err(reason) => reason,
+        };
+        match call.as_ref().map_or(Route::Unknown, |call| self.calls.stream(call)) {
+            Route::Found(queue) => queue.fail(reason),
+            Route::Ended => tracing::debug!(call, "a delta after the end was dropped"),
+            Route::Unknown => self.strays.note(Stray::Notification, &reason),
         }
     }
 
