@@ -40,6 +40,8 @@ pub struct NdjsonCodec {
     searched: usize,
     /// Set while a line over the cap is being drained.
     drain: Option<Drain>,
+    /// Bytes of bad lines that nobody asked for yet.
+    wasted: u64,
 }
 
 #[derive(Debug)]
@@ -51,13 +53,19 @@ struct Drain {
 impl NdjsonCodec {
     /// Returns a codec that drains lines of more than `cap` bytes.
     pub fn new(cap: usize) -> Self {
-        Self { cap, searched: 0, drain: None }
+        Self { cap, searched: 0, drain: None, wasted: 0 }
+    }
+
+    /// Returns how many bytes of lines over the cap or not UTF-8 passed since it was last asked.
+    pub fn take_wasted(&mut self) -> u64 {
+        std::mem::take(&mut self.wasted)
     }
 
     /// Takes `length` bytes from the buffer into the drained line.
     fn drain(&mut self, buffer: &mut BytesMut, length: usize) {
         let drain = self.drain.get_or_insert_with(|| Drain { length: 0, scan: IdScan::default() });
         drain.length += length as u64;
+        self.wasted += length as u64;
         drain.scan.feed(&buffer[..length]);
         match take_large(buffer, length) {
             Some(large) => drop(large),
@@ -71,11 +79,17 @@ impl NdjsonCodec {
         if let Some(drain) = self.drain.take() {
             return Line::TooLong { length: drain.length, id: drain.scan.id() };
         }
-        if let Some(large) = take_large(buffer, end) {
-            return text_or_fault(large.into());
+        let line = match take_large(buffer, end) {
+            Some(large) => text_or_fault(large.into()),
+            None => {
+                let line = text_or_fault(buffer[..end].to_vec());
+                buffer.advance(end);
+                line
+            }
+        };
+        if matches!(line, Line::NotUtf8 { .. }) {
+            self.wasted += end as u64;
         }
-        let line = text_or_fault(buffer[..end].to_vec());
-        buffer.advance(end);
         line
     }
 }
@@ -167,6 +181,8 @@ pub struct IdScan {
     after_id: bool,
     last_key_is_id: bool,
     found: Option<Vec<u8>>,
+    /// It does not begin as an object does.
+    hopeless: bool,
 }
 
 impl IdScan {
@@ -174,12 +190,21 @@ impl IdScan {
     const MAX_ID: usize = 256;
 
     /// Reads the next piece.
-    pub fn feed(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            if self.found.is_some() {
+    pub fn feed(&mut self, mut bytes: &[u8]) {
+        while let Some((&byte, rest)) = bytes.split_first() {
+            if self.found.is_some() || self.hopeless {
                 return;
             }
-            if self.in_string { self.string_byte(byte) } else { self.plain_byte(byte) }
+            bytes = rest;
+            if self.in_string {
+                self.string_byte(byte)
+            } else {
+                self.plain_byte(byte)
+            }
+            if self.in_string && !self.escaped && !self.keeps() {
+                let next = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
+                bytes = &bytes[next..];
+            }
         }
     }
 
@@ -227,15 +252,23 @@ impl IdScan {
                     self.depth = self.depth.saturating_sub(1);
                 }
             }
-            _ => self.keep(byte),
+            _ => {
+                // A byte-order mark may come before the object.
+                self.hopeless = self.depth == 0 && byte.is_ascii() && !byte.is_ascii_whitespace();
+                self.keep(byte);
+            }
         }
     }
 
     /// Remembers a byte where a key or the id may be; other values pass.
     fn keep(&mut self, byte: u8) {
-        if self.depth == 1 && self.token.len() < Self::MAX_ID {
+        if self.keeps() {
             self.token.push(byte);
         }
+    }
+
+    fn keeps(&self) -> bool {
+        self.depth == 1 && self.token.len() < Self::MAX_ID
     }
 }
 
@@ -282,6 +315,16 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_bad_lines_are_counted() {
+        let mut codec = NdjsonCodec::new(8);
+        let mut buffer = BytesMut::from(&b"good\n\xff\xff\n1234567890\n"[..]);
+        for expected in [0, 2, 10] {
+            codec.decode(&mut buffer).unwrap();
+            assert_eq!(codec.take_wasted(), expected);
+        }
+    }
+
+    #[test]
     fn a_large_line_takes_its_memory_along() {
         let large = "x".repeat(LARGE * 4);
         for (cap, line) in
@@ -315,6 +358,8 @@ mod tests {
             (format!(r#"{{"id":{{"id":1}},"result":"{long}"}}"#), None),
             (format!(r#"{{"a":"id","b":"{long}"}}"#), None),
             (format!(r#"["id",9,"{long}"]"#), None),
+            (format!(r#"printed {{"id":9}} {long}"#), None),
+            (format!("\u{feff}{{\"id\":9,\"t\":\"{long}\"}}"), Some(RequestId::Number(9))),
         ] {
             let halves = line.split_at(line.len() / 2);
             let lines = decode(16, &[halves.0.as_bytes(), halves.1.as_bytes(), b"\nok\n"]);

@@ -5,6 +5,8 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio_util::codec::Decoder;
 
+use super::pace::Pace;
+
 /// How much is read at a time, about: what waits here delays the answer behind it.
 const READ: usize = 8 * 1024;
 
@@ -13,11 +15,13 @@ const READ: usize = 8 * 1024;
 /// freed, where glibc would keep a smaller one.
 const LONG: usize = 1024 * 1024;
 
-/// Reads lines until the end of input. A read error is an end too: nothing more will come.
+/// Reads lines until the end of input. A read error is an end too: nothing more will come. Useless bytes are read slowly,
+/// as soon as they are many: those of lines over the cap or not UTF-8, and what `waste` adds.
 pub(super) struct Lines<R> {
     reader: R,
     cap: usize,
     codec: NdjsonCodec,
+    pace: Pace,
     buffer: BytesMut,
     ended: bool,
 }
@@ -25,7 +29,7 @@ pub(super) struct Lines<R> {
 impl<R: AsyncRead + Unpin> Lines<R> {
     pub(super) fn new(reader: R, cap: usize) -> Self {
         let (codec, buffer) = (NdjsonCodec::new(cap), BytesMut::with_capacity(READ));
-        Self { reader, cap, codec, buffer, ended: false }
+        Self { reader, cap, codec, pace: Pace::new(), buffer, ended: false }
     }
 
     /// Returns the next line; nothing after the last.
@@ -36,15 +40,22 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             } else {
                 self.codec.decode(&mut self.buffer)
             };
+            self.pace.waste(self.codec.take_wasted());
             match decoded.ok()? {
                 Some(line) => return Some(line),
                 None if self.ended => return None,
                 None => {
+                    self.pace.keep().await;
                     self.make_room();
                     self.ended = !matches!(self.reader.read_buf(&mut self.buffer).await, Ok(1..));
                 }
             }
         }
+    }
+
+    /// Counts bytes of lines that were no use.
+    pub(super) fn waste(&mut self, bytes: u64) {
+        self.pace.waste(bytes);
     }
 
     fn make_room(&mut self) {

@@ -10,6 +10,7 @@ mod handshake;
 pub mod limits;
 mod lines;
 mod log;
+mod pace;
 mod process;
 mod table;
 #[cfg(test)]

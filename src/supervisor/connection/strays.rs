@@ -78,34 +78,6 @@ pub(super) struct Strays {
     noted: AtomicU64,
 }
 
-/// Slows the reading of a plugin that floods with what is no use: it waits on its own pipe then, and the processors are
-/// left to its neighbours.
-pub(super) struct Pace {
-    noted: u64,
-    since: Instant,
-}
-
-impl Pace {
-    /// Strays that are read at full speed in each span.
-    const BURST: u64 = 1000;
-    /// The span.
-    const SPAN: Duration = Duration::from_millis(100);
-
-    pub(super) fn new() -> Self {
-        Self { noted: 0, since: Instant::now() }
-    }
-
-    /// Waits out the span when it had its share of strays.
-    pub(super) async fn keep(&mut self, strays: &Strays) {
-        let noted = strays.noted.load(Ordering::Relaxed);
-        if noted - self.noted < Self::BURST {
-            return;
-        }
-        tokio::time::sleep_until(self.since + Self::SPAN).await;
-        *self = Self { noted, since: Instant::now() };
-    }
-}
-
 struct Count {
     untold: u64,
     told: Instant,
@@ -114,6 +86,11 @@ struct Count {
 impl Strays {
     pub(super) fn new(plugin: PluginName, notices: Arc<dyn Notices>) -> Self {
         Self { plugin, notices, counts: Mutex::default(), noted: AtomicU64::new(0) }
+    }
+
+    /// Returns how many were noted so far.
+    pub(super) fn noted(&self) -> u64 {
+        self.noted.load(Ordering::Relaxed)
     }
 
     /// Tells the first of a kind; counts the others and sums them up now and then.
@@ -167,22 +144,6 @@ fn clip(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::supervisor::testing::Heard;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_flood_is_read_slowly_and_a_few_are_not() {
-        let strays = Strays::new(PluginName::parse("p").unwrap(), Arc::new(Heard::default()));
-        let (mut pace, begin) = (Pace::new(), Instant::now());
-        for _ in 1..Pace::BURST {
-            strays.note(Stray::Output, "x");
-            pace.keep(&strays).await;
-        }
-        assert_eq!(begin.elapsed(), Duration::ZERO);
-        for _ in 0..2 * Pace::BURST {
-            strays.note(Stray::Output, "x");
-            pace.keep(&strays).await;
-        }
-        assert_eq!(begin.elapsed(), 2 * Pace::SPAN);
-    }
 
     #[tokio::test(start_paused = true)]
     async fn a_kind_is_told_once_then_summed_up() {
