@@ -2,6 +2,7 @@
 //! they can only tighten.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -162,6 +163,21 @@ fn a_hook_without_a_decision_lets_pass_or_refuses_as_the_settings_say() {
             assert_eq!(notices(&frames, "HOOK_UNANSWERED"), [told]);
         }
     }
+}
+
+#[test]
+fn without_a_setting_a_silent_hook_holds_a_tool_up_once_for_five_seconds() {
+    let sandbox = Sandbox::new();
+    let (mut client, tools, _, session) = guarded(&sandbox, &["--allowed-tools", TOOL]);
+    let begun = Instant::now();
+    let frames = client.turn(&session, "req_1", &call(&json!({ "do": "late" })));
+    let took = begun.elapsed();
+    assert!((5..10).contains(&took.as_secs()), "{took:?}");
+    assert_eq!(text(output(&frames)), r#"{"do": "late"}"#);
+    let told = notices(&frames, "HOOK_UNANSWERED");
+    let named = "the hook guard:guard did not decide at `beforeTool`: hook/decide got no answer within 5 s";
+    assert!(told.len() == 1 && told[0].starts_with(named), "{told:?}");
+    assert_eq!(seen(&tools, "tool/call").len(), 1);
 }
 
 #[test]
