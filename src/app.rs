@@ -1,5 +1,6 @@
 //! Joins the layers: settings, supervisor, bridges, journal and kernel, for the commands that need them.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use bingo_plugin_sdk::ids::PluginName;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -224,24 +226,31 @@ fn plugin_sources(
     Ok(sources)
 }
 
-fn plugin_options(
-    settings: &Settings,
-) -> Result<std::collections::BTreeMap<String, PluginOptions>, AppError> {
+fn plugin_options(settings: &Settings) -> Result<BTreeMap<String, PluginOptions>, AppError> {
     let convert = |(name, own): (&String, &PluginSettings)| {
-        let timeouts = serde_json::to_value(&own.timeouts).and_then(serde_json::from_value);
-        let timeouts = timeouts.map_err(|error| AppError::Setting {
-            key: format!("supervisor.{name}.timeouts"),
-            reason: error.to_string(),
-        })?;
         let options = PluginOptions {
+            enabled: own.enabled.unwrap_or(true),
             env: own.env.clone(),
             inherit_env: own.inherit_env,
             deny_unanswered: own.on_hook_timeout == OnHookTimeout::Deny,
-            timeouts,
+            timeouts: typed(name, "timeouts", &own.timeouts)?,
+            restart: typed(name, "restart", &own.restart)?,
         };
         Ok((name.clone(), options))
     };
     settings.supervisor.iter().map(convert).collect()
+}
+
+/// Returns a table of numbers below `supervisor.<name>` as the type that says which keys it has.
+fn typed<T: DeserializeOwned>(
+    name: &str,
+    table: &str,
+    numbers: &BTreeMap<String, u64>,
+) -> Result<T, AppError> {
+    serde_json::to_value(numbers).and_then(serde_json::from_value).map_err(|error| AppError::Setting {
+        key: format!("supervisor.{name}.{table}"),
+        reason: error.to_string(),
+    })
 }
 
 /// Allows this process as many open files as the system lets it: each live session holds two.

@@ -3,6 +3,7 @@
 //! The kernel holds `dyn Tool`, `dyn Command`, `dyn Provider` and `dyn Journal` and never sees a process or a file;
 //! `app.rs` joins the sides.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
@@ -62,6 +63,8 @@ pub struct Snapshot {
     /// One owner each.
     pub services: BTreeMap<String, Arc<dyn Service>>,
     pub plugins: Vec<PluginReport>,
+    /// What the offers stand on: kept for as long as the snapshot is.
+    pub lease: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// A line of the plugin catalog.

@@ -75,6 +75,10 @@ pub struct PluginSettings {
     pub on_hook_timeout: OnHookTimeout,
     /// Deadlines in milliseconds that differ from the defaults, by name.
     pub timeouts: BTreeMap<String, u64>,
+    /// Whether it is started at all; it is unless this says `false`.
+    pub enabled: Option<bool>,
+    /// How it is restarted where that differs from the defaults, by name; times are milliseconds.
+    pub restart: BTreeMap<String, u64>,
 }
 
 /// What counts when a hook is asked and its answer is late, an error or unfit.

@@ -20,6 +20,31 @@ pub struct Manifest {
     /// plugin is offered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requires: Vec<String>,
+    /// Whether a new process of the plugin starts beside the old one, or after its end.
+    #[serde(default, skip_serializing_if = "Reload::is_default")]
+    pub reload: Reload,
+    /// Files whose change starts a new process, as globs below the manifest's directory; the manifest and the entry's own
+    /// files always do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watch: Vec<String>,
+}
+
+/// How a plugin is replaced by its next process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(inline)]
+pub enum Reload {
+    /// The old one serves until the new one is ready.
+    #[default]
+    SideBySide,
+    /// Two at a time would be in each other's way.
+    StopFirst,
+}
+
+impl Reload {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The program to start. `${PLUGIN_ROOT}` stands for the manifest's directory in `command`, `args` and the values of

@@ -1,5 +1,6 @@
 //! Makes the snapshot of a table of plugins: who offers what, who has a name first, and whose requirements are met.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub(super) struct Clash {
 }
 
 /// Makes the snapshot of a table. Where two have one name the first keeps it, in the order of the table.
-pub(super) fn build(table: &PluginTable, open: &Arc<OpenCalls>) -> Built {
+pub(super) fn build(table: &Arc<PluginTable>, open: &Arc<OpenCalls>) -> Built {
     let unmet = unmet(table);
     let mut builder = Builder { open, built: Built::default(), names: BTreeSet::new() };
     let mut offering = Vec::new();
@@ -57,6 +58,7 @@ pub(super) fn build(table: &PluginTable, open: &Arc<OpenCalls>) -> Built {
     offering.sort_by(|one, other| one.connection.plugin().cmp(other.connection.plugin()));
     offering.into_iter().for_each(|ready| builder.add_ordered(ready));
     builder.built.snapshot.number = table.number;
+    builder.built.snapshot.lease = Some(Arc::clone(table) as Arc<dyn Any + Send + Sync>);
     builder.built
 }
 
@@ -185,11 +187,12 @@ impl Builder<'_> {
 }
 
 fn report(plugin: &PluginEntry, needs: Option<&Vec<&str>>) -> PluginReport {
-    let (version, reason) = match &plugin.state {
-        PluginState::Ready(ready) => (&ready.declared.version, needs.map(|needs| unmet_words(needs))),
-        PluginState::Starting => (&plugin.manifest.version, Some("it is starting".to_owned())),
-        PluginState::Unavailable { reason } => (&plugin.manifest.version, Some(reason.to_string())),
+    let version = match &plugin.state {
+        PluginState::Ready(ready) => &ready.declared.version,
+        _ => &plugin.manifest.version,
     };
-    let (name, version, enabled) = (plugin.name.to_string(), version.clone(), needs.is_none());
+    let reason = plugin.state.reason().or_else(|| needs.map(|needs| unmet_words(needs)));
+    let enabled = needs.is_none() && !matches!(plugin.state, PluginState::Disabled);
+    let (name, version) = (plugin.name.to_string(), version.clone());
     PluginReport { name, version, enabled, reason }
 }

@@ -97,6 +97,8 @@ impl PluginSource {
             },
             config: None,
             requires: Vec::new(),
+            reload: Default::default(),
+            watch: Vec::new(),
         };
         Self { name, root: root.to_owned(), manifest, bundled: true }
     }

@@ -30,6 +30,13 @@ pub(super) enum StartError {
     Stopping,
 }
 
+impl StartError {
+    /// Says that the same program may well start the next time.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::Guard(_) | Self::Handshake { .. } | Self::Died { .. })
+    }
+}
+
 /// A running process with everything that belongs to it. Dropping it stops the process without waiting.
 pub(super) struct Process {
     pub(super) connection: Connection,

@@ -51,6 +51,9 @@ pub struct Limits {
     /// How long a model's answer may be silent.
     #[serde(deserialize_with = "millis")]
     pub stream_silence: Duration,
+    /// How long a process that was replaced may go on with what it holds.
+    #[serde(deserialize_with = "millis")]
+    pub retire: Duration,
     /// How long what a dead plugin still wrote is read.
     #[serde(deserialize_with = "millis")]
     pub drain: Duration,
@@ -81,6 +84,7 @@ impl Default for Limits {
             serving: 256,
             notices: 20,
             stream_silence: Duration::from_secs(120),
+            retire: Duration::from_secs(600),
             drain: Duration::from_millis(100),
             stop_close: Duration::from_secs(2),
             stop_term: Duration::from_secs(3),

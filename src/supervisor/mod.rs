@@ -7,26 +7,28 @@ pub mod discovery;
 mod generation;
 pub mod guard;
 mod handshake;
+mod keeper;
 pub mod limits;
 mod lines;
 mod log;
 mod pace;
 mod process;
+pub mod restart;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bingo_plugin_sdk::calls::PROTOCOL;
-use bingo_plugin_sdk::handshake::{HostEnv, InitializeParams, InitializeResult};
+use bingo_plugin_sdk::handshake::{HostEnv, InitializeParams};
 use bingo_plugin_sdk::ids::{Generation, PluginName};
 use bingo_plugin_sdk::item::Level;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -34,8 +36,10 @@ pub use self::connection::{CallError, CallFailure, Connection, Incoming, Sent, S
 pub(crate) use self::connection::{IncomingSlot, Peer, PendingCall, StreamRoute, ToolRoute, Unread};
 use self::discovery::PluginSource;
 use self::generation::{Process, StartError};
+use self::keeper::{Keeper, Order, Reply};
 use self::limits::Limits;
 use self::process::{Passed, Program};
+use self::restart::RestartPolicy;
 pub use self::table::{PluginEntry, PluginState, PluginTable, ReadyPlugin};
 use crate::ports::{Notice, Notices};
 use crate::schema;
@@ -57,8 +61,10 @@ pub struct SupervisorConfig {
 }
 
 /// What the host does with one plugin: the settings table `supervisor.<name>`.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct PluginOptions {
+    /// Says that it is switched on.
+    pub enabled: bool,
     /// Variables of the host that it gets beyond the common ones.
     pub env: Vec<String>,
     /// Gives it all of them.
@@ -66,44 +72,56 @@ pub struct PluginOptions {
     /// Takes the silence of its hooks as a refusal (`onHookTimeout = "deny"`).
     pub deny_unanswered: bool,
     pub timeouts: Limits,
+    pub restart: RestartPolicy,
+}
+
+impl Default for PluginOptions {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            env: Vec::new(),
+            inherit_env: false,
+            deny_unanswered: false,
+            timeouts: Limits::default(),
+            restart: RestartPolicy::default(),
+        }
+    }
 }
 
 /// The supervisor. Dropping it stops all plugins in the background; [`Supervisor::shutdown`] waits for that.
 pub struct Supervisor {
     table: watch::Receiver<Arc<PluginTable>>,
-    tasks: TaskTracker,
-    incoming: IncomingSlot,
-    stop: CancellationToken,
+    owner: Arc<Owner>,
     _stop_on_drop: DropGuard,
 }
 
+/// Why an order to a plugin came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OrderError {
+    #[error("there is no plugin `{name}`; there are {}", known.join(", "))]
+    Unknown { name: String, known: Vec<String> },
+    #[error("{name}: {reason}")]
+    Failed { name: PluginName, reason: String },
+}
+
 impl Supervisor {
-    /// Starts all plugins side by side, each in a task that lives as long as its process. Needs a tokio runtime.
+    /// Starts all plugins side by side, each in a task that lives as long as the plugin. Needs a tokio runtime.
     pub fn start(mut config: SupervisorConfig) -> Self {
         drop_doubles(&mut config);
-        let plugins = config.sources.iter().map(|source| PluginEntry {
-            name: source.name.clone(),
-            manifest: Arc::new(source.manifest.clone()),
-            state: PluginState::Starting,
-        });
-        let (publisher, table) =
-            watch::channel(Arc::new(PluginTable { number: 1, plugins: plugins.collect() }));
-        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let sources = config.sources.clone();
-        let incoming = IncomingSlot::default();
+        let sources = std::mem::take(&mut config.sources);
+        let (publisher, table) = watch::channel(Arc::new(PluginTable::default()));
+        let stop = CancellationToken::new();
         let owner = Arc::new(Owner {
-            incoming: incoming.clone(),
+            incoming: IncomingSlot::default(),
             config,
             publisher,
             generations: AtomicU64::new(0),
+            tasks: TaskTracker::new(),
+            keepers: Mutex::default(),
             stop: stop.clone(),
         });
-        for source in sources {
-            let owner = Arc::clone(&owner);
-            tasks.spawn(async move { owner.keep(source).await });
-        }
-        tasks.close();
-        Self { table, tasks, incoming, _stop_on_drop: stop.clone().drop_guard(), stop }
+        sources.into_iter().for_each(|source| owner.keep(source));
+        Self { table, owner, _stop_on_drop: stop.drop_guard() }
     }
 
     /// Returns the table that counts now.
@@ -118,7 +136,7 @@ impl Supervisor {
 
     /// Lets `incoming` serve what plugins call; only the first one does. It is not kept alive by this.
     pub fn serve_calls(&self, incoming: &Arc<dyn Incoming>) {
-        self.incoming.set(incoming);
+        self.owner.incoming.set(incoming);
     }
 
     /// Waits until no plugin is starting; each start has its deadline.
@@ -130,10 +148,66 @@ impl Supervisor {
         }
     }
 
+    /// Starts another process of a plugin, from its files as they are now, which follows when it is well. Returns its
+    /// generation.
+    ///
+    /// # Errors
+    /// When there is no such plugin, or the process did not become ready; then the old one serves on, if there is one.
+    pub async fn restart(&self, name: &str) -> Result<Generation, OrderError> {
+        self.order(name, |reply| Order::Renew(Some(reply))).await
+    }
+
+    /// Switches a plugin on and waits until it is ready.
+    ///
+    /// # Errors
+    /// When there is no such plugin, or it did not become ready.
+    pub async fn enable(&self, name: &str) -> Result<Generation, OrderError> {
+        self.order(name, Order::Enable).await
+    }
+
+    /// Switches a plugin off: it takes no new work.
+    ///
+    /// # Errors
+    /// When there is no such plugin.
+    pub async fn disable(&self, name: &str) -> Result<(), OrderError> {
+        self.order(name, Order::Disable).await.map(drop)
+    }
+
+    /// Renews a plugin whose files changed, without waiting.
+    pub fn renew(&self, name: &PluginName) {
+        self.owner.renew(name);
+    }
+
+    /// Takes over which plugins there are: new ones are started, those that are no more are retired.
+    pub fn replace_sources(&self, sources: Vec<PluginSource>) {
+        let known: Vec<PluginName> = self.owner.lock().keys().cloned().collect();
+        for name in known.iter().filter(|name| !sources.iter().any(|source| source.name == **name)) {
+            self.owner.tell(name, Order::Remove);
+        }
+        for source in sources.into_iter().filter(|source| !known.contains(&source.name)) {
+            self.owner.keep(source);
+        }
+    }
+
+    async fn order(&self, name: &str, order: impl FnOnce(Reply) -> Order) -> Result<Generation, OrderError> {
+        let unknown = || {
+            let known = self.owner.lock().keys().map(ToString::to_string).collect();
+            OrderError::Unknown { name: name.to_owned(), known }
+        };
+        let plugin = PluginName::parse(name).ok_or_else(unknown)?;
+        let (reply, outcome) = oneshot::channel();
+        if !self.owner.tell(&plugin, order(reply)) {
+            return Err(unknown());
+        }
+        let outcome = outcome.await.unwrap_or_else(|_| Err("the plugin is being stopped".to_owned()));
+        outcome.map_err(|reason| OrderError::Failed { name: plugin, reason })
+    }
+
     /// Stops all plugins side by side and waits until nothing of them is left. A second call only waits.
     pub async fn shutdown(&self) {
-        self.stop.cancel();
-        self.tasks.wait().await;
+        self.owner.stop.cancel();
+        self.owner.tasks.close();
+        self.owner.tasks.wait().await;
     }
 }
 
@@ -162,44 +236,66 @@ struct Owner {
     publisher: watch::Sender<Arc<PluginTable>>,
     /// The last number given to a process.
     generations: AtomicU64,
+    tasks: TaskTracker,
+    /// The way to the keeper of each plugin.
+    keepers: Mutex<BTreeMap<PluginName, mpsc::UnboundedSender<Order>>>,
     stop: CancellationToken,
 }
 
 impl Owner {
-    /// Keeps one plugin from its start to its end.
-    async fn keep(&self, source: PluginSource) {
-        let name = source.name.clone();
-        let options = self.config.options.get(name.as_str()).cloned().unwrap_or_default();
-        let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed) + 1);
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PluginName, mpsc::UnboundedSender<Order>>> {
+        self.keepers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a plugin into the table and starts the task that keeps it.
+    fn keep(self: &Arc<Self>, source: PluginSource) {
+        let enabled = self.options(&source.name).enabled;
+        let state = if enabled { PluginState::Starting } else { PluginState::Disabled };
+        let manifest = Arc::new(source.manifest.clone());
+        let entry = PluginEntry { name: source.name.clone(), manifest, state, restarts: 0 };
+        table::change(&self.publisher, |plugins| plugins.push(entry));
+        let (orders, receiver) = mpsc::unbounded_channel();
+        self.lock().insert(source.name.clone(), orders);
+        let keeper = Keeper::new(Arc::clone(self), source, enabled, receiver);
+        self.tasks.spawn(keeper.run());
+    }
+
+    /// Takes a plugin out of the table.
+    fn forget(&self, name: &PluginName) {
+        self.lock().remove(name);
+        table::change(&self.publisher, |plugins| plugins.retain(|plugin| plugin.name != *name));
+    }
+
+    /// Tells a keeper; returns false when there is none.
+    fn tell(&self, name: &PluginName, order: Order) -> bool {
+        self.lock().get(name).is_some_and(|orders| orders.send(order).is_ok())
+    }
+
+    fn renew(&self, name: &PluginName) {
+        self.tell(name, Order::Renew(None));
+    }
+
+    fn options(&self, name: &PluginName) -> PluginOptions {
+        self.config.options.get(name.as_str()).cloned().unwrap_or_default()
+    }
+
+    fn spawn(&self, source: &PluginSource) -> Result<Process, StartError> {
+        if let Some(schema) = &source.manifest.config {
+            let config = self.config.config.get(source.name.as_str()).unwrap_or(&Value::Null);
+            schema::check_config(source.name.as_str(), schema, config)
+                .map_err(|reason| StartError::Config { reason })?;
+        }
+        let options = self.options(&source.name);
         let peer = Peer {
-            plugin: name.clone(),
-            generation,
+            plugin: source.name.clone(),
+            generation: Generation(self.generations.fetch_add(1, Ordering::Relaxed) + 1),
             limits: Arc::new(options.timeouts),
             deny_unanswered: options.deny_unanswered,
             incoming: self.incoming.clone(),
             notices: Arc::clone(&self.config.notices),
         };
         let passed = Passed { names: options.env, all: options.inherit_env };
-        let mut process = match self.spawn(&source, &passed, peer) {
-            Ok(process) => process,
-            Err(error) => return self.refuse(&name, &error),
-        };
-        match process.shake(&self.introduction(&source), &self.stop).await {
-            Ok(declared) => self.watch(&name, process, declared).await,
-            Err(error) => {
-                self.refuse(&name, &error);
-                process.destroy(&error.to_string().into()).await;
-            }
-        }
-    }
-
-    fn spawn(&self, source: &PluginSource, passed: &Passed, peer: Peer) -> Result<Process, StartError> {
-        if let Some(schema) = &source.manifest.config {
-            let config = self.config.config.get(source.name.as_str()).unwrap_or(&Value::Null);
-            schema::check_config(source.name.as_str(), schema, config)
-                .map_err(|reason| StartError::Config { reason })?;
-        }
-        let program = Program::resolve(&source.manifest.entry, &source.root, passed)?;
+        let program = Program::resolve(&source.manifest.entry, &source.root, &passed)?;
         Ok(Process::spawn(&self.config.binary, &program, peer, &self.config.data_dir)?)
     }
 
@@ -217,42 +313,25 @@ impl Owner {
         }
     }
 
-    /// Offers a ready plugin until it dies or the host stops.
-    async fn watch(&self, name: &PluginName, mut process: Process, declared: InitializeResult) {
-        let connection = process.connection.clone();
-        tracing::info!(plugin = %name, generation = %connection.generation(), "a plugin is ready");
-        self.publish(name, PluginState::Ready(Arc::new(ReadyPlugin { connection, declared })));
-        let death = tokio::select! {
-            biased;
-            () = self.stop.cancelled() => None,
-            reason = process.death() => Some(reason),
-        };
-        match death {
-            None => {
-                let reason: Arc<str> = "the host stopped it".into();
-                self.publish(name, PluginState::Unavailable { reason: Arc::clone(&reason) });
-                process.stop(&reason).await;
-            }
-            Some(reason) => {
-                // First no new work, then the end of what it held.
-                self.publish(name, PluginState::Unavailable { reason: Arc::clone(&reason) });
-                process.connection.close(&reason);
-                self.post("PLUGIN_DIED", format!("{name} died: {reason}"));
-                process.destroy(&reason).await;
-            }
+    /// Ends a process that died: its calls at once, what is left of its tree in the background.
+    fn bury(&self, name: &PluginName, process: Option<Process>, reason: &Arc<str>) {
+        self.post("PLUGIN_DIED", format!("{name} died: {reason}"));
+        if let Some(process) = process {
+            process.connection.close(reason);
+            let reason = Arc::clone(reason);
+            self.tasks.spawn(async move { process.destroy(&reason).await });
         }
     }
 
-    fn refuse(&self, name: &PluginName, error: &StartError) {
-        let reason = words(error);
-        self.publish(name, PluginState::Unavailable { reason: reason.as_str().into() });
-        if !matches!(error, StartError::Stopping) {
-            self.post("PLUGIN_UNAVAILABLE", format!("{name} is not available: {reason}"));
-        }
-    }
-
-    fn publish(&self, name: &PluginName, state: PluginState) {
-        table::publish(&self.publisher, name, state);
+    fn publish(&self, source: &PluginSource, restarts: u32, state: PluginState) {
+        table::change(&self.publisher, |plugins| {
+            if let Some(plugin) = plugins.iter_mut().find(|plugin| plugin.name == source.name) {
+                if *plugin.manifest != source.manifest {
+                    plugin.manifest = Arc::new(source.manifest.clone());
+                }
+                (plugin.restarts, plugin.state) = (restarts, state);
+            }
+        });
     }
 
     fn post(&self, code: &'static str, text: String) {

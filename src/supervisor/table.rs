@@ -6,6 +6,7 @@ use bingo_plugin_sdk::handshake::InitializeResult;
 use bingo_plugin_sdk::ids::PluginName;
 use bingo_plugin_sdk::manifest::Manifest;
 use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::connection::Connection;
 
@@ -22,40 +23,86 @@ pub struct PluginEntry {
     pub name: PluginName,
     pub manifest: Arc<Manifest>,
     pub state: PluginState,
+    /// How often a process of it was started after the first.
+    pub restarts: u32,
 }
 
 /// What a plugin is doing.
 #[derive(Clone)]
 pub enum PluginState {
+    /// Its first process is starting.
     Starting,
     Ready(Arc<ReadyPlugin>),
-    Unavailable {
-        /// In words.
+    /// Its process died; another one is started soon, or is starting.
+    Restarting {
         reason: Arc<str>,
     },
+    /// It did not start, or died too often. A change of its files or a person starts it again.
+    Broken {
+        reason: Arc<str>,
+    },
+    /// A person switched it off.
+    Disabled,
+    /// It takes no new work and will be stopped.
+    Retiring,
 }
 
-/// A generation that shook hands: its connection and what it declared.
+impl PluginState {
+    /// Returns the state's name, as people and programs read it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready(_) => "ready",
+            Self::Restarting { .. } => "restarting",
+            Self::Broken { .. } => "broken",
+            Self::Disabled => "disabled",
+            Self::Retiring => "retiring",
+        }
+    }
+
+    /// Returns why it is not ready, in words.
+    pub fn reason(&self) -> Option<String> {
+        match self {
+            Self::Ready(_) => None,
+            Self::Starting => Some("it is starting".to_owned()),
+            Self::Restarting { reason } => Some(format!("it is being restarted: {reason}")),
+            Self::Broken { reason } => Some(reason.to_string()),
+            Self::Disabled => Some("it is switched off".to_owned()),
+            Self::Retiring => Some("it is being stopped".to_owned()),
+        }
+    }
+}
+
+/// A generation that shook hands: its connection and what it declared. While a table or a snapshot holds it, its process
+/// is kept.
 pub struct ReadyPlugin {
     pub connection: Connection,
     pub declared: InitializeResult,
+    _lease: DropGuard,
+}
+
+impl ReadyPlugin {
+    /// Returns it, and what is cancelled when nobody holds it any more.
+    pub(crate) fn new(connection: Connection, declared: InitializeResult) -> (Arc<Self>, CancellationToken) {
+        let released = CancellationToken::new();
+        let lease = released.clone().drop_guard();
+        (Arc::new(Self { connection, declared, _lease: lease }), released)
+    }
 }
 
 impl PluginTable {
-    /// Says that no plugin is still starting.
+    /// Says that no plugin is still starting for the first time.
     pub(crate) fn is_settled(&self) -> bool {
         !self.plugins.iter().any(|plugin| matches!(plugin.state, PluginState::Starting))
     }
 }
 
-/// Replaces the state of one plugin, and with it the table.
-pub(super) fn publish(table: &watch::Sender<Arc<PluginTable>>, name: &PluginName, state: PluginState) {
+/// Replaces the table by a changed one.
+pub(super) fn change(table: &watch::Sender<Arc<PluginTable>>, change: impl FnOnce(&mut Vec<PluginEntry>)) {
     table.send_modify(|table| {
         let mut next = PluginTable::clone(table);
         next.number += 1;
-        if let Some(plugin) = next.plugins.iter_mut().find(|plugin| plugin.name == *name) {
-            plugin.state = state;
-        }
+        change(&mut next.plugins);
         *table = Arc::new(next);
     });
 }

@@ -12,6 +12,7 @@ use bingo::bridge::PluginOffers;
 use bingo::ports::{CallContext, Notice, Notices, Offers, Snapshot};
 use bingo::supervisor::discovery::{self, PluginSource};
 use bingo::supervisor::limits::Limits;
+use bingo::supervisor::restart::RestartPolicy;
 use bingo::supervisor::{PluginOptions, Supervisor, SupervisorConfig};
 use bingo_plugin_sdk::event::KernelError;
 use bingo_plugin_sdk::ids::{SessionId, TurnId};
@@ -79,6 +80,7 @@ pub(crate) struct Host {
     pub(crate) limits: Limits,
     pub(crate) config: Value,
     pub(crate) deny_unanswered: bool,
+    pub(crate) restart: RestartPolicy,
 }
 
 pub(crate) struct Running {
@@ -103,6 +105,8 @@ impl Host {
             limits,
             config: Value::Null,
             deny_unanswered: false,
+            // Longer than any test: what dies stays away unless a test says otherwise.
+            restart: RestartPolicy { delay: Duration::from_secs(1000), ..RestartPolicy::default() },
         }
     }
 
@@ -162,6 +166,7 @@ impl Host {
         let options = PluginOptions {
             timeouts: self.limits.clone(),
             deny_unanswered: self.deny_unanswered,
+            restart: self.restart.clone(),
             ..PluginOptions::default()
         };
         let options = sources.iter().map(|source| (source.name.to_string(), options.clone())).collect();

@@ -255,13 +255,14 @@ async fn the_first_of_a_name_is_offered_and_the_others_are_told() {
         PluginEntry {
             name: PluginName::parse(name).unwrap(),
             manifest: Arc::new(serde_json::from_value::<Manifest>(entry).unwrap()),
-            state: PluginState::Ready(Arc::new(ReadyPlugin { connection: wire.connection, declared })),
+            state: PluginState::Ready(ReadyPlugin::new(wire.connection, declared).0),
+            restarts: 0,
         }
     };
     let mut broken = entry("z");
-    broken.state = PluginState::Unavailable { reason: "it is broken".into() };
+    broken.state = PluginState::Broken { reason: "it is broken".into() };
     let table = PluginTable { number: 4, plugins: vec![entry("b"), entry("a"), broken] };
-    let build::Built { snapshot, clashes, .. } = build::build(&table, &Arc::default());
+    let build::Built { snapshot, clashes, .. } = build::build(&Arc::new(table), &Arc::default());
     let names: Vec<&str> = snapshot.tools.iter().map(|tool| tool.spec().name.as_str()).collect();
     assert_eq!(names, ["plugin__b__t", "plugin__a__t"]);
     assert_eq!(snapshot.tools[0].spec().description, "one");

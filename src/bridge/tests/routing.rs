@@ -46,10 +46,10 @@ fn entry(name: &str, connection: &Connection, requires: &[&str], services: Value
     PluginEntry {
         name: PluginName::parse(name).unwrap(),
         manifest: Arc::new(serde_json::from_value::<Manifest>(manifest).unwrap()),
-        state: PluginState::Ready(Arc::new(ReadyPlugin {
-            connection: connection.clone(),
-            declared: serde_json::from_value(declared).unwrap(),
-        })),
+        state: PluginState::Ready(
+            ReadyPlugin::new(connection.clone(), serde_json::from_value(declared).unwrap()).0,
+        ),
+        restarts: 0,
     }
 }
 
@@ -320,7 +320,7 @@ fn built(plugins: &[(&str, &[&str], &[&str])], starting: &[&str]) -> Built {
         }
         entry
     });
-    build::build(&PluginTable { number: 1, plugins: entries.collect() }, &Arc::default())
+    build::build(&Arc::new(PluginTable { number: 1, plugins: entries.collect() }), &Arc::default())
 }
 
 fn owners(built: &Built) -> Vec<(&str, &str)> {

@@ -195,6 +195,12 @@ impl Calls {
         state.route(state.streams.get(name), name)
     }
 
+    /// Says that no call waits or runs.
+    pub(super) fn is_empty(&self) -> bool {
+        let state = self.lock();
+        state.waiting.is_empty() && state.tools.is_empty() && state.streams.is_empty()
+    }
+
     pub(super) fn is_dead(&self) -> bool {
         self.lock().dead.is_some()
     }

@@ -281,6 +281,13 @@ impl Connection {
         self.shared.calls.is_dead()
     }
 
+    /// Returns whether nothing is open in either direction.
+    pub(crate) fn is_idle(&self) -> bool {
+        let shared = &self.shared;
+        let serves = shared.permits.available_permits() < shared.peer.limits.serving;
+        shared.calls.is_empty() && !serves && !shared.calling.is_open() && !shared.asking.is_open()
+    }
+
     /// Fails everything that waits, and every later call, with one reason; closes the plugin's input when what is
     /// being written is written. What the plugin still says is dropped.
     pub(crate) fn close(&self, reason: &Arc<str>) {

@@ -1,0 +1,460 @@
+//! The life of one plugin: its processes one after the other, a candidate beside the one that serves, and those that
+//! only finish what they hold.
+//!
+//! One task a plugin owns all of it and publishes each change. Nothing here waits without heeding orders and the stop of
+//! the host.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bingo_plugin_sdk::handshake::InitializeResult;
+use bingo_plugin_sdk::ids::Generation;
+use bingo_plugin_sdk::manifest::Reload;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::discovery::{self, PluginSource};
+use super::generation::{Process, StartError};
+use super::restart::{Deaths, Next};
+use super::table::{PluginState, ReadyPlugin};
+use super::{Owner, words};
+use crate::supervisor::limits;
+
+/// How many processes of a plugin may finish what they hold beside the one that serves.
+const RETIRED: usize = 2;
+
+/// How often a retired process is looked at once nobody can call it any more.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Who waits for the outcome of an order: the generation that serves then, or why there is none, in words.
+pub(super) type Reply = oneshot::Sender<Result<Generation, String>>;
+
+/// What a keeper is told to do.
+pub(super) enum Order {
+    /// Start another process, from its files as they are now, and let it follow when it is well.
+    Renew(Option<Reply>),
+    Enable(Reply),
+    Disable(Reply),
+    /// It is no plugin of this host any more.
+    Remove,
+}
+
+/// What a plugin does next.
+enum Phase {
+    /// Start a process; the reason says why the last one ended.
+    Start {
+        after: Option<Arc<str>>,
+    },
+    Serve(Serving),
+    Pause {
+        reason: Arc<str>,
+        until: Instant,
+    },
+    /// Wait for an order.
+    Rest,
+    End,
+}
+
+/// The process that serves.
+struct Serving {
+    process: Process,
+    since: Instant,
+    /// Cancelled when no table and no snapshot holds it any more.
+    released: CancellationToken,
+}
+
+/// What came of a candidate.
+enum Tried {
+    /// It is well.
+    Well(Process, Box<InitializeResult>),
+    Failed(StartError),
+    /// Something else is to be done first; the candidate is gone.
+    Told(Option<Order>),
+}
+
+pub(super) struct Keeper {
+    owner: Arc<Owner>,
+    source: PluginSource,
+    orders: mpsc::UnboundedReceiver<Order>,
+    enabled: bool,
+    deaths: Deaths,
+    restarts: u32,
+    /// Those who wait for the next outcome.
+    replies: Vec<Reply>,
+    retired: Vec<Retired>,
+}
+
+/// A process that takes no new work.
+struct Retired {
+    hurry: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        owner: Arc<Owner>,
+        source: PluginSource,
+        enabled: bool,
+        orders: mpsc::UnboundedReceiver<Order>,
+    ) -> Self {
+        let (deaths, replies, retired) = (Deaths::default(), Vec::new(), Vec::new());
+        Self { owner, source, orders, enabled, deaths, restarts: 0, replies, retired }
+    }
+
+    /// Keeps the plugin until it is removed or the host stops.
+    pub(super) async fn run(mut self) {
+        let mut phase = if self.enabled { Phase::Start { after: None } } else { self.disabled() };
+        loop {
+            phase = match phase {
+                Phase::Start { after } => self.start(after).await,
+                Phase::Serve(serving) => self.serve(serving).await,
+                Phase::Pause { reason, until } => self.pause(reason, until).await,
+                Phase::Rest => self.rest().await,
+                Phase::End => break,
+            };
+        }
+        self.answer(Err("the plugin is being stopped".to_owned()));
+    }
+
+    async fn start(&mut self, after: Option<Arc<str>>) -> Phase {
+        self.publish(match &after {
+            None => PluginState::Starting,
+            Some(reason) => PluginState::Restarting { reason: Arc::clone(reason) },
+        });
+        let process = match self.owner.spawn(&self.source) {
+            Ok(process) => process,
+            Err(error) => return self.refused(&error, None),
+        };
+        match self.shake(process, None).await {
+            Tried::Well(process, declared) => self.ready(process, *declared),
+            Tried::Failed(error) => self.refused(&error, after),
+            Tried::Told(order) => self.obey(order),
+        }
+    }
+
+    /// Shakes hands with a process that was just started. One that serves is watched meanwhile; its death is published.
+    async fn shake(&mut self, mut process: Process, mut serving: Option<&mut Option<Serving>>) -> Tried {
+        let (owner, source) = (Arc::clone(&self.owner), self.source.clone());
+        let introduction = owner.introduction(&source);
+        let outcome = {
+            let mut shaking = pin!(process.shake(&introduction, &owner.stop));
+            loop {
+                let death = async {
+                    match serving.as_deref_mut() {
+                        Some(Some(serving)) => serving.process.death().await,
+                        _ => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    result = &mut shaking => break Ok(result),
+                    order = self.orders.recv() => break Err(order),
+                    reason = death => {
+                        let dead = serving.as_deref_mut().and_then(Option::take);
+                        self.publish(PluginState::Restarting { reason: Arc::clone(&reason) });
+                        owner.bury(&source.name, dead.map(|dead| dead.process), &reason);
+                    }
+                }
+            }
+        };
+        let error = match outcome {
+            Ok(Ok(declared)) => return Tried::Well(process, Box::new(declared)),
+            Ok(Err(error)) => Tried::Failed(error),
+            Err(order) => Tried::Told(order),
+        };
+        let reason = match &error {
+            Tried::Failed(error) => error.to_string(),
+            _ => "it was given up before it was ready".to_owned(),
+        };
+        process.destroy(&reason.into()).await;
+        error
+    }
+
+    /// Lets a process serve.
+    fn ready(&mut self, process: Process, declared: InitializeResult) -> Phase {
+        let connection = process.connection.clone();
+        let generation = connection.generation();
+        tracing::info!(plugin = %self.source.name, %generation, "a plugin is ready");
+        let (ready, released) = ReadyPlugin::new(connection, declared);
+        self.publish(PluginState::Ready(ready));
+        self.answer(Ok(generation));
+        Phase::Serve(Serving { process, since: Instant::now(), released })
+    }
+
+    /// What follows a start that failed. The first one is not repeated: its cause rarely passes by itself.
+    fn refused(&mut self, error: &StartError, after: Option<Arc<str>>) -> Phase {
+        if matches!(error, StartError::Stopping) {
+            self.publish(PluginState::Retiring);
+            return Phase::End;
+        }
+        let reason = words(error);
+        if after.is_some() && error.may_pass() {
+            return self.died(reason.into(), Duration::ZERO);
+        }
+        self.owner.post("PLUGIN_UNAVAILABLE", format!("{} is not available: {reason}", self.source.name));
+        self.broken(reason.into())
+    }
+
+    fn broken(&mut self, reason: Arc<str>) -> Phase {
+        self.publish(PluginState::Broken { reason: Arc::clone(&reason) });
+        self.answer(Err(reason.to_string()));
+        Phase::Rest
+    }
+
+    fn disabled(&mut self) -> Phase {
+        self.publish(PluginState::Disabled);
+        Phase::Rest
+    }
+
+    /// Offers the plugin until it dies or an order says otherwise.
+    async fn serve(&mut self, mut serving: Serving) -> Phase {
+        let order = tokio::select! {
+            biased;
+            () = self.owner.stop.cancelled() => None,
+            reason = serving.process.death() => return self.buried(serving, reason),
+            order = self.orders.recv() => order,
+        };
+        match order {
+            None => {
+                self.publish(PluginState::Retiring);
+                serving.process.stop(&"the host stopped it".into()).await;
+                Phase::End
+            }
+            Some(Order::Renew(reply)) => {
+                self.replies.extend(reply);
+                self.renew(serving).await
+            }
+            Some(Order::Enable(reply)) => {
+                let _ = reply.send(Ok(serving.process.connection.generation()));
+                Phase::Serve(serving)
+            }
+            Some(order @ (Order::Disable(_) | Order::Remove)) => {
+                let phase = self.obey(Some(order));
+                self.retire(serving);
+                phase
+            }
+        }
+    }
+
+    fn buried(&mut self, serving: Serving, reason: Arc<str>) -> Phase {
+        let uptime = serving.since.elapsed();
+        // First no new work, then the end of what it held.
+        self.publish(PluginState::Restarting { reason: Arc::clone(&reason) });
+        self.owner.bury(&self.source.name, Some(serving.process), &reason);
+        self.died(reason, uptime)
+    }
+
+    fn died(&mut self, reason: Arc<str>, uptime: Duration) -> Phase {
+        let policy = self.owner.options(&self.source.name).restart;
+        match self.deaths.note(&policy, uptime) {
+            Next::Again(pause) => {
+                let until = Instant::now() + pause;
+                self.publish(PluginState::Restarting { reason: Arc::clone(&reason) });
+                Phase::Pause { reason, until }
+            }
+            Next::Stay { deaths } => {
+                let (name, within) = (&self.source.name, limits::words(policy.within));
+                let text = format!(
+                    "{name} is not started again: {deaths} deaths within {within}. `bingo plugin restart {name}`, \
+                     or a change of its files, starts it. The last one: {reason}"
+                );
+                self.owner.post("PLUGIN_BROKEN", text);
+                self.broken(format!("it died {deaths} times within {within}; the last time: {reason}").into())
+            }
+        }
+    }
+
+    async fn pause(&mut self, reason: Arc<str>, until: Instant) -> Phase {
+        tokio::select! {
+            biased;
+            () = self.owner.stop.cancelled() => Phase::End,
+            order = self.orders.recv() => self.obey(order),
+            () = sleep_until(until) => {
+                self.restarts += 1;
+                Phase::Start { after: Some(reason) }
+            }
+        }
+    }
+
+    async fn rest(&mut self) -> Phase {
+        tokio::select! {
+            biased;
+            () = self.owner.stop.cancelled() => Phase::End,
+            order = self.orders.recv() => self.obey(order),
+        }
+    }
+
+    /// Follows an order while no process serves.
+    fn obey(&mut self, order: Option<Order>) -> Phase {
+        match order {
+            None | Some(Order::Remove) => {
+                self.owner.forget(&self.source.name);
+                Phase::End
+            }
+            Some(Order::Renew(Some(reply))) if !self.enabled => {
+                let name = &self.source.name;
+                let text = format!("{name} is switched off; `bingo plugin enable {name}` switches it on");
+                let _ = reply.send(Err(text));
+                self.disabled()
+            }
+            Some(Order::Renew(None)) if !self.enabled => self.disabled(),
+            Some(Order::Renew(reply)) => {
+                self.replies.extend(reply);
+                self.begin()
+            }
+            Some(Order::Enable(reply)) => {
+                self.enabled = true;
+                self.replies.push(reply);
+                self.begin()
+            }
+            Some(Order::Disable(reply)) => {
+                self.enabled = false;
+                let phase = self.disabled();
+                let _ = reply.send(Ok(Generation(0)));
+                phase
+            }
+        }
+    }
+
+    /// Starts afresh, from the files as they are now.
+    fn begin(&mut self) -> Phase {
+        self.deaths.forget();
+        match self.reload() {
+            Ok(source) => {
+                self.source = source;
+                Phase::Start { after: None }
+            }
+            Err(reason) => self.broken(reason.into()),
+        }
+    }
+
+    fn reload(&self) -> Result<PluginSource, String> {
+        if self.source.bundled {
+            return Ok(self.source.clone());
+        }
+        discovery::load(&self.source.root).map_err(|error| words(&error))
+    }
+
+    /// Starts a candidate beside the process that serves, and lets it follow when it is well.
+    async fn renew(&mut self, serving: Serving) -> Phase {
+        let source = match self.reload() {
+            Ok(source) => source,
+            Err(reason) => return self.kept(serving, &reason),
+        };
+        if source.manifest.reload == Reload::StopFirst {
+            let reason: Arc<str> = "it is being replaced".into();
+            self.publish(PluginState::Restarting { reason: Arc::clone(&reason) });
+            serving.process.stop(&reason).await;
+            self.source = source;
+            return Phase::Start { after: None };
+        }
+        let process = match self.owner.spawn(&source) {
+            Ok(process) => process,
+            Err(error) => return self.kept(serving, &words(&error)),
+        };
+        let old = std::mem::replace(&mut self.source, source);
+        let mut serving = Some(serving);
+        let tried = self.shake(process, Some(&mut serving)).await;
+        match (tried, serving) {
+            (Tried::Well(process, declared), serving) => {
+                self.deaths.forget();
+                self.restarts += 1;
+                let phase = self.ready(process, *declared);
+                serving.into_iter().for_each(|serving| self.retire(serving));
+                phase
+            }
+            (Tried::Failed(error), Some(serving)) => {
+                self.source = old;
+                self.kept(serving, &words(&error))
+            }
+            (Tried::Failed(error), None) => {
+                self.refused(&error, Some("it died while it was replaced".into()))
+            }
+            (Tried::Told(order), Some(serving)) => {
+                self.source = old;
+                self.again(order, serving)
+            }
+            (Tried::Told(order), None) => self.obey(order),
+        }
+    }
+
+    /// Follows an order that came while a candidate was starting, which is gone.
+    fn again(&mut self, order: Option<Order>, serving: Serving) -> Phase {
+        match order {
+            Some(Order::Renew(reply)) => {
+                // What changed once more is tried from the start, by the order that `serve` finds next.
+                self.replies.extend(reply);
+                self.owner.renew(&self.source.name);
+                Phase::Serve(serving)
+            }
+            Some(Order::Enable(reply)) => {
+                let _ = reply.send(Ok(serving.process.connection.generation()));
+                self.owner.renew(&self.source.name);
+                Phase::Serve(serving)
+            }
+            order => {
+                let phase = self.obey(order);
+                self.retire(serving);
+                phase
+            }
+        }
+    }
+
+    /// The old process serves on, because the candidate is not well.
+    fn kept(&mut self, serving: Serving, reason: &str) -> Phase {
+        if self.owner.stop.is_cancelled() {
+            return Phase::Serve(serving);
+        }
+        let (name, generation) = (&self.source.name, serving.process.connection.generation());
+        let text =
+            format!("{name}: the new process is not used, generation {generation} serves on: {reason}");
+        self.owner.post("PLUGIN_SWAP_FAILED", text);
+        self.answer(Err(reason.to_owned()));
+        Phase::Serve(serving)
+    }
+
+    /// Lets a process finish what it holds, beside at most one more.
+    fn retire(&mut self, serving: Serving) {
+        self.retired.retain(|retired| !retired.task.is_finished());
+        let overdue = (self.retired.len() + 1).saturating_sub(RETIRED);
+        self.retired.drain(..overdue).for_each(|oldest| oldest.hurry.cancel());
+        let hurry = CancellationToken::new();
+        let finishing = finish(serving, self.owner.stop.clone(), hurry.clone());
+        self.retired.push(Retired { hurry, task: self.owner.tasks.spawn(finishing) });
+    }
+
+    fn answer(&mut self, outcome: Result<Generation, String>) {
+        for reply in self.replies.drain(..) {
+            // Whoever asked may have left.
+            let _ = reply.send(outcome.clone());
+        }
+    }
+
+    fn publish(&self, state: PluginState) {
+        self.owner.publish(&self.source, self.restarts, state);
+    }
+}
+
+/// Waits until nobody holds the process and all its calls are over, then stops it.
+async fn finish(serving: Serving, stop: CancellationToken, hurry: CancellationToken) {
+    let Serving { mut process, released, .. } = serving;
+    let connection = process.connection.clone();
+    let idle = async {
+        released.cancelled().await;
+        while !connection.is_idle() {
+            sleep(LOOK).await;
+        }
+    };
+    let limit = connection.limits().retire;
+    tokio::select! {
+        () = idle => {}
+        () = sleep(limit) => {}
+        () = hurry.cancelled() => {}
+        () = stop.cancelled() => {}
+        reason = process.death() => return process.destroy(&reason).await,
+    }
+    tracing::info!(plugin = %connection.plugin(), generation = %connection.generation(), "a process is retired");
+    process.stop(&"it was replaced by another process of the plugin".into()).await;
+}
