@@ -92,6 +92,12 @@ pub trait Tool: Send + Sync {
     /// Returns name (as the model sees it), description, input schema and catalog facts.
     fn spec(&self) -> &ToolSpec;
 
+    /// Returns the version of what offers it.
+    fn version(&self) -> &str;
+
+    /// Returns whether it can be called no more, because its process ended. A later snapshot may have it again.
+    fn is_gone(&self) -> bool;
+
     /// Runs the tool. When `context.cancel` fires the future may be dropped; the tool is then told.
     fn call(
         &self,
@@ -123,7 +129,8 @@ pub trait Provider: Send + Sync {
     /// Returns id, models and endpoint facts.
     fn spec(&self) -> &ProviderSpec;
 
-    /// Returns whether it can answer no more, because its process ended: trying again is of no use.
+    /// Returns whether it can answer no more, because its process ended. It stays in the snapshots for as long as another
+    /// process is coming, and a later one may have it again.
     fn is_gone(&self) -> bool;
 
     /// Starts a stream; dropping it cancels it.

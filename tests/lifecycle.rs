@@ -208,11 +208,14 @@ async fn a_plugin_is_switched_off_and_on_and_leaves_and_comes() {
 #[tokio::test]
 async fn one_that_wants_to_be_alone_is_stopped_first() {
     let host = Host::new();
-    let script = format!("if os.path.exists('lock'): sys.exit(9)\nopen('lock', 'w').close()\n{PID}")
-        .replace("    message = read()", "    try: message = read()\n    except SystemExit: os.remove('lock'); raise");
+    let script = format!("if os.path.exists('lock'): sys.exit(9)\nopen('lock', 'w').close()\n{PID}").replace(
+        "    message = read()",
+        "    try: message = read()\n    except SystemExit: os.remove('lock'); raise",
+    );
     let source = host.source(&script);
     let path = source.root.join("plugin.json");
-    let mut manifest: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let mut manifest: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     manifest["reload"] = json!("stopFirst");
     std::fs::write(&path, manifest.to_string()).unwrap();
     let running = host.start_all(vec![bingo::supervisor::discovery::load(&source.root).unwrap()]).await;

@@ -51,8 +51,13 @@ pub(super) fn build(table: &Arc<PluginTable>, open: &Arc<OpenCalls>) -> Built {
                 builder.add(ready);
                 offering.push(&**ready);
             }
+            (PluginState::Restarting { .. }, _) => {
+                plugin.state.last().into_iter().for_each(|last| builder.add_providers(last));
+            }
             _ => {}
         }
+        // A guard that is dead lets nothing pass.
+        offering.extend(plugin.state.last().filter(|last| last.connection.denies_unanswered()));
     }
     // These are asked one after the other, in an order that does not depend on who was found first.
     offering.sort_by(|one, other| one.connection.plugin().cmp(other.connection.plugin()));
@@ -111,7 +116,7 @@ impl Builder<'_> {
         let (connection, declared) = (&ready.connection, &ready.declared);
         let plugin = connection.plugin().to_string();
         for spec in &declared.tools {
-            let tool = tool::PluginTool::new(connection.clone(), spec);
+            let tool = tool::PluginTool::new(connection.clone(), spec, &declared.version);
             if self.take("tool", &tool.spec().name, &plugin) {
                 self.built.snapshot.tools.push(Arc::new(tool));
             }
@@ -122,12 +127,7 @@ impl Builder<'_> {
                 self.built.snapshot.commands.push(Arc::new(command) as Arc<dyn Command>);
             }
         }
-        for spec in &declared.providers {
-            if self.take("provider", &spec.id, &plugin) {
-                let provider = provider::PluginProvider::new(connection.clone(), spec.clone());
-                self.built.snapshot.providers.push(Arc::new(provider) as Arc<dyn Provider>);
-            }
-        }
+        self.add_providers(ready);
         for (key, spec) in &declared.services {
             if self.take_key(key, &plugin) {
                 let service = PluginService::new(connection.clone(), key, spec, self.open);
@@ -138,10 +138,27 @@ impl Builder<'_> {
         }
     }
 
+    /// Adds the providers; those of a dead process stand for the ones that are coming, which sessions wait for.
+    fn add_providers(&mut self, ready: &ReadyPlugin) {
+        let plugin = ready.connection.plugin().to_string();
+        for spec in &ready.declared.providers {
+            if self.take("provider", &spec.id, &plugin) {
+                let provider = provider::PluginProvider::new(ready.connection.clone(), spec.clone());
+                self.built.snapshot.providers.push(Arc::new(provider) as Arc<dyn Provider>);
+            }
+        }
+    }
+
     /// Adds what is asked in the order of the plugins' names.
     fn add_ordered(&mut self, ready: &ReadyPlugin) {
         let (connection, declared) = (&ready.connection, &ready.declared);
         let snapshot = &mut self.built.snapshot;
+        for spec in &declared.hooks {
+            snapshot.hooks.push(Arc::new(hook::PluginHook::new(connection.clone(), spec.clone())));
+        }
+        if connection.is_closed() {
+            return;
+        }
         for spec in &declared.contributors {
             snapshot
                 .contributors
@@ -151,9 +168,6 @@ impl Builder<'_> {
             snapshot
                 .compactors
                 .push(Arc::new(compactor::PluginCompactor::new(connection.clone(), spec.id.clone())));
-        }
-        for spec in &declared.hooks {
-            snapshot.hooks.push(Arc::new(hook::PluginHook::new(connection.clone(), spec.clone())));
         }
     }
 

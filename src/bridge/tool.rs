@@ -24,22 +24,32 @@ pub(super) struct PluginTool {
     /// The name the plugin gave it.
     name: String,
     spec: ToolSpec,
+    /// Of the plugin.
+    version: String,
 }
 
 impl PluginTool {
-    pub(super) fn new(connection: Connection, declared: &ToolSpec) -> Self {
+    pub(super) fn new(connection: Connection, declared: &ToolSpec, version: &str) -> Self {
         let plugin = connection.plugin().as_str();
         let mut spec = declared.clone();
         spec.name = format!("plugin__{plugin}__{}", declared.name);
         // What a plugin says of itself is not what the host knows of it.
         spec.meta = [("plugin".to_owned(), Value::from(plugin))].into();
-        Self { name: declared.name.clone(), spec, connection }
+        Self { name: declared.name.clone(), spec, version: version.to_owned(), connection }
     }
 }
 
 impl Tool for PluginTool {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn version(&self) -> &str {
+        &self.version
+    }
+
+    fn is_gone(&self) -> bool {
+        self.connection.is_closed()
     }
 
     fn call(

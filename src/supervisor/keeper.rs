@@ -81,6 +81,8 @@ pub(super) struct Keeper {
     enabled: bool,
     deaths: Deaths,
     restarts: u32,
+    /// What the last process declared, for as long as no other one has.
+    last: Option<Arc<ReadyPlugin>>,
     /// Those who wait for the next outcome.
     replies: Vec<Reply>,
     retired: Vec<Retired>,
@@ -100,7 +102,7 @@ impl Keeper {
         orders: mpsc::UnboundedReceiver<Order>,
     ) -> Self {
         let (deaths, replies, retired) = (Deaths::default(), Vec::new(), Vec::new());
-        Self { owner, source, orders, enabled, deaths, restarts: 0, replies, retired }
+        Self { owner, source, orders, enabled, deaths, restarts: 0, last: None, replies, retired }
     }
 
     /// Keeps the plugin until it is removed or the host stops.
@@ -121,7 +123,7 @@ impl Keeper {
     async fn start(&mut self, after: Option<Arc<str>>) -> Phase {
         self.publish(match &after {
             None => PluginState::Starting,
-            Some(reason) => PluginState::Restarting { reason: Arc::clone(reason) },
+            Some(reason) => self.restarting(reason),
         });
         let process = match self.owner.spawn(&self.source) {
             Ok(process) => process,
@@ -153,7 +155,7 @@ impl Keeper {
                     order = self.orders.recv() => break Err(order),
                     reason = death => {
                         let dead = serving.as_deref_mut().and_then(Option::take);
-                        self.publish(PluginState::Restarting { reason: Arc::clone(&reason) });
+                        self.publish(self.restarting(&reason));
                         owner.bury(&source.name, dead.map(|dead| dead.process), &reason);
                     }
                 }
@@ -178,6 +180,7 @@ impl Keeper {
         let generation = connection.generation();
         tracing::info!(plugin = %self.source.name, %generation, "a plugin is ready");
         let (ready, released) = ReadyPlugin::new(connection, declared);
+        self.last = Some(Arc::clone(&ready));
         self.publish(PluginState::Ready(ready));
         self.answer(Ok(generation));
         Phase::Serve(Serving { process, since: Instant::now(), released })
@@ -198,7 +201,7 @@ impl Keeper {
     }
 
     fn broken(&mut self, reason: Arc<str>) -> Phase {
-        self.publish(PluginState::Broken { reason: Arc::clone(&reason) });
+        self.publish(PluginState::Broken { reason: Arc::clone(&reason), last: self.last.clone() });
         self.answer(Err(reason.to_string()));
         Phase::Rest
     }
@@ -241,7 +244,7 @@ impl Keeper {
     fn buried(&mut self, serving: Serving, reason: Arc<str>) -> Phase {
         let uptime = serving.since.elapsed();
         // First no new work, then the end of what it held.
-        self.publish(PluginState::Restarting { reason: Arc::clone(&reason) });
+        self.publish(self.restarting(&reason));
         self.owner.bury(&self.source.name, Some(serving.process), &reason);
         self.died(reason, uptime)
     }
@@ -251,7 +254,7 @@ impl Keeper {
         match self.deaths.note(&policy, uptime) {
             Next::Again(pause) => {
                 let until = Instant::now() + pause;
-                self.publish(PluginState::Restarting { reason: Arc::clone(&reason) });
+                self.publish(self.restarting(&reason));
                 Phase::Pause { reason, until }
             }
             Next::Stay { deaths } => {
@@ -290,6 +293,7 @@ impl Keeper {
     fn obey(&mut self, order: Option<Order>) -> Phase {
         match order {
             None | Some(Order::Remove) => {
+                self.last = None;
                 self.owner.forget(&self.source.name);
                 Phase::End
             }
@@ -311,6 +315,7 @@ impl Keeper {
             }
             Some(Order::Disable(reply)) => {
                 self.enabled = false;
+                self.last = None;
                 let phase = self.disabled();
                 let _ = reply.send(Ok(Generation(0)));
                 phase
@@ -345,7 +350,7 @@ impl Keeper {
         };
         if source.manifest.reload == Reload::StopFirst {
             let reason: Arc<str> = "it is being replaced".into();
-            self.publish(PluginState::Restarting { reason: Arc::clone(&reason) });
+            self.publish(self.restarting(&reason));
             serving.process.stop(&reason).await;
             self.source = source;
             return Phase::Start { after: None };
@@ -423,6 +428,10 @@ impl Keeper {
         let hurry = CancellationToken::new();
         let finishing = finish(serving, self.owner.stop.clone(), hurry.clone());
         self.retired.push(Retired { hurry, task: self.owner.tasks.spawn(finishing) });
+    }
+
+    fn restarting(&self, reason: &Arc<str>) -> PluginState {
+        PluginState::Restarting { reason: Arc::clone(reason), last: self.last.clone() }
     }
 
     fn answer(&mut self, outcome: Result<Generation, String>) {

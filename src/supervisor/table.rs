@@ -36,10 +36,12 @@ pub enum PluginState {
     /// Its process died; another one is started soon, or is starting.
     Restarting {
         reason: Arc<str>,
+        last: Option<Arc<ReadyPlugin>>,
     },
     /// It did not start, or died too often. A change of its files or a person starts it again.
     Broken {
         reason: Arc<str>,
+        last: Option<Arc<ReadyPlugin>>,
     },
     /// A person switched it off.
     Disabled,
@@ -60,13 +62,21 @@ impl PluginState {
         }
     }
 
+    /// Returns the last process of it that shook hands, if that is dead.
+    pub fn last(&self) -> Option<&ReadyPlugin> {
+        match self {
+            Self::Restarting { last, .. } | Self::Broken { last, .. } => last.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Returns why it is not ready, in words.
     pub fn reason(&self) -> Option<String> {
         match self {
             Self::Ready(_) => None,
             Self::Starting => Some("it is starting".to_owned()),
-            Self::Restarting { reason } => Some(format!("it is being restarted: {reason}")),
-            Self::Broken { reason } => Some(reason.to_string()),
+            Self::Restarting { reason, .. } => Some(format!("it is being restarted: {reason}")),
+            Self::Broken { reason, .. } => Some(reason.to_string()),
             Self::Disabled => Some("it is switched off".to_owned()),
             Self::Retiring => Some("it is being stopped".to_owned()),
         }

@@ -209,7 +209,7 @@ impl Plugin {
     fn call_tool(&self) -> BoxFuture<'static, Result<bingo_plugin_sdk::item::ToolOutput, KernelError>> {
         let spec =
             serde_json::from_value(json!({"name": "t", "description": "", "inputSchema": {}})).unwrap();
-        let tool = tool::PluginTool::new(self.wire.connection.clone(), &spec);
+        let tool = tool::PluginTool::new(self.wire.connection.clone(), &spec, "1");
         tool.call(context(&CancellationToken::new()), "c".to_owned(), json!({}), Arc::new(|_| {}))
     }
 }
@@ -260,7 +260,7 @@ async fn the_first_of_a_name_is_offered_and_the_others_are_told() {
         }
     };
     let mut broken = entry("z");
-    broken.state = PluginState::Broken { reason: "it is broken".into() };
+    broken.state = PluginState::Broken { reason: "it is broken".into(), last: None };
     let table = PluginTable { number: 4, plugins: vec![entry("b"), entry("a"), broken] };
     let build::Built { snapshot, clashes, .. } = build::build(&Arc::new(table), &Arc::default());
     let names: Vec<&str> = snapshot.tools.iter().map(|tool| tool.spec().name.as_str()).collect();

@@ -215,7 +215,8 @@ impl Actor {
         let tools =
             context.snapshot.tools.iter().filter(|tool| offered(&tool.spec().name)).cloned().collect();
         let (system_extra, budget) = (self.state.summary.system_extra.clone(), self.parts.settings.budget);
-        Ok(Turn { id, purpose, context, provider, model, tools, system_extra, budget, session })
+        let offers = Arc::clone(&self.parts.offers);
+        Ok(Turn { id, purpose, context, provider, model, tools, system_extra, budget, session, offers })
     }
 
     pub(super) fn context(&self, turn: Option<TurnId>, cancel: CancellationToken) -> CallContext {

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::hooks;
 use super::response::{Response, new_item};
-use crate::ports::{CallContext, Provider, Tool};
+use crate::ports::{CallContext, Offers, Provider, Tool};
 
 /// The most rounds of a turn (kernel rule 4.1.3).
 const MAX_ROUNDS: u32 = 100;
@@ -135,6 +135,8 @@ pub(super) struct Turn {
     pub(super) system_extra: Option<String>,
     pub(super) budget: Budget,
     pub(super) session: mpsc::Sender<TurnMessage>,
+    /// Where what died is looked for: its plugin may have another process by then.
+    pub(super) offers: Arc<dyn Offers>,
 }
 
 /// What a turn counts as it goes.

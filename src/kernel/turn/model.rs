@@ -1,5 +1,6 @@
 //! A turn's requests to the model: assembling, streaming, trying again (kernel rules 4.2 and 4.4).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bingo_plugin_sdk::event::{ErrorCode, Event, KernelError, Usage};
@@ -10,7 +11,7 @@ use super::{Progress, Stop, Turn};
 use crate::kernel::compaction;
 use crate::kernel::context;
 use crate::kernel::response::Response;
-use crate::ports::ModelStream;
+use crate::ports::{ModelStream, Provider};
 
 /// The most retries of one request.
 const MAX_RETRIES: u32 = 10;
@@ -39,7 +40,7 @@ impl Turn {
                 Duration::ZERO
             } else {
                 attempt += 1;
-                let delay = retry_delay(&error, attempt).filter(|_| !self.provider.is_gone());
+                let delay = retry_delay(&error, attempt).filter(|_| self.living_provider().is_some());
                 delay.ok_or_else(|| to_kernel(&error))?
             };
             self.emit(Event::TurnRetrying {
@@ -66,7 +67,8 @@ impl Turn {
         request: &ModelRequest,
         response: &mut Response,
     ) -> Result<Result<(), ProviderError>, Stop> {
-        let mut stream = self.provider.stream(self.context.clone(), request.clone());
+        let provider = self.living_provider().unwrap_or_else(|| Arc::clone(&self.provider));
+        let mut stream = provider.stream(self.context.clone(), request.clone());
         if let Err(error) = self.fold(stream.as_mut(), response).await? {
             return Ok(Err(error));
         }
@@ -80,6 +82,16 @@ impl Turn {
         let context = self.budget.usage(total(usage));
         self.emit(Event::TurnUsage { turn: self.id.clone(), usage, context }).await?;
         Ok(Ok(()))
+    }
+
+    /// Returns the turn's provider, or after the death of its process the one that follows it: one that is dead as well
+    /// says that another process is coming. Nothing means that none is.
+    fn living_provider(&self) -> Option<Arc<dyn Provider>> {
+        if !self.provider.is_gone() {
+            return Some(Arc::clone(&self.provider));
+        }
+        let id = &self.provider.spec().id;
+        self.offers.snapshot().providers.iter().find(|provider| provider.spec().id == *id).cloned()
     }
 
     async fn fold(

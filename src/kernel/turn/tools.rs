@@ -45,7 +45,10 @@ impl Turn {
                 self.complete(item, ToolOutput::error(words), 0).await?;
                 return Ok(false);
             }
-            (Verdict::Allowed, Some(tool)) => self.call(tool, item, &call).await?,
+            (Verdict::Allowed, Some(tool)) => match self.living(tool) {
+                Ok(tool) => self.call(&tool, item, &call).await?,
+                Err(words) => ToolOutput::error(words),
+            },
             (Verdict::Allowed, None) => ToolOutput::error(format!("tool not found: {}", call.name)),
         };
         self.complete(item, output.clone(), started.elapsed().as_millis() as u64).await?;
@@ -96,6 +99,26 @@ impl Turn {
             *duration_ms = Some(milliseconds);
         }
         self.emit(Event::ItemCompleted { item: Arc::new(item) }).await
+    }
+
+    /// Returns a tool of this turn, or after the death of its process the one that follows it, if that is the same.
+    ///
+    /// # Errors
+    /// In words for the model, when it is another tool by now.
+    fn living(&self, tool: &Arc<dyn Tool>) -> Result<Arc<dyn Tool>, String> {
+        let snapshot = self.offers.snapshot();
+        let name = &tool.spec().name;
+        let follower = snapshot.tools.iter().find(|other| tool.is_gone() && other.spec().name == *name);
+        match follower {
+            None => Ok(Arc::clone(tool)),
+            Some(other) if other.version() == tool.version() && other.spec() == tool.spec() => {
+                Ok(Arc::clone(other))
+            }
+            Some(_) => Err(format!(
+                "{name} was not called: its plugin was restarted and has another version of it now, which the next turn \
+                 can call"
+            )),
+        }
     }
 
     fn tool(&self, name: &str) -> Option<&Arc<dyn Tool>> {
