@@ -6,6 +6,7 @@ mod compaction;
 mod compaction_limits;
 mod context;
 mod observe;
+mod restart;
 mod services;
 mod submit;
 mod tool_hooks;

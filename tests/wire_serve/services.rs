@@ -147,8 +147,9 @@ fn a_plugin_without_what_it_requires_is_disabled_and_says_so() {
 }
 
 #[test]
-fn the_death_of_an_owner_disables_who_requires_it() {
+fn the_death_of_an_owner_disables_who_requires_it_until_another_process_of_it_is_there() {
     let sandbox = Sandbox::new();
+    settings(&sandbox, "[supervisor.shop]\nrestart = { delay = 3000 }\n");
     let (shop, second) = (plugin(&sandbox, "shop", SHOP), needy(&sandbox, "second", &["service:shop.key"]));
     let stress = sandbox.stress("offer-calls");
     let mut client = echo_server(&sandbox, &[&shop, &second, &stress], &BYPASS);
@@ -173,6 +174,12 @@ fn the_death_of_an_owner_disables_who_requires_it() {
     assert_eq!(notices(&frames, "PLUGIN_NEEDS"), [told]);
     let frames = client.turn(&session, "req_2", "@tool plugin__second__t {}");
     assert_eq!(output(&frames)["parts"][0]["text"], "tool not found: plugin__second__t");
+    wait_until("the needy one comes alive", || {
+        let meta = report(&mut client, "second");
+        if meta == json!({ "enabled": true }) { Ok(()) } else { Err(meta.to_string()) }
+    });
+    let frames = client.turn(&session, "req_3", "@tool plugin__second__t {}");
+    assert_eq!(output(&frames)["parts"][0]["text"], "at work");
 }
 
 #[test]
