@@ -47,7 +47,7 @@ enum Phase {
     Start {
         after: Option<Arc<str>>,
     },
-    Serve(Serving),
+    Serve(Box<Serving>),
     Pause {
         reason: Arc<str>,
         until: Instant,
@@ -68,7 +68,7 @@ struct Serving {
 /// What came of a candidate.
 enum Tried {
     /// It is well.
-    Well(Process, Box<InitializeResult>),
+    Well(Box<(Process, InitializeResult)>),
     Failed(StartError),
     /// Something else is to be done first; the candidate is gone.
     Told(Option<Order>),
@@ -77,7 +77,7 @@ enum Tried {
 pub(super) struct Keeper {
     owner: Arc<Owner>,
     source: PluginSource,
-    orders: mpsc::UnboundedReceiver<Order>,
+    orders: mpsc::Receiver<Order>,
     enabled: bool,
     deaths: Deaths,
     restarts: u32,
@@ -99,7 +99,7 @@ impl Keeper {
         owner: Arc<Owner>,
         source: PluginSource,
         enabled: bool,
-        orders: mpsc::UnboundedReceiver<Order>,
+        orders: mpsc::Receiver<Order>,
     ) -> Self {
         let (deaths, replies, retired) = (Deaths::default(), Vec::new(), Vec::new());
         Self { owner, source, orders, enabled, deaths, restarts: 0, last: None, replies, retired }
@@ -130,14 +130,14 @@ impl Keeper {
             Err(error) => return self.refused(&error, None),
         };
         match self.shake(process, None).await {
-            Tried::Well(process, declared) => self.ready(process, *declared),
+            Tried::Well(well) => self.ready(*well),
             Tried::Failed(error) => self.refused(&error, after),
             Tried::Told(order) => self.obey(order),
         }
     }
 
     /// Shakes hands with a process that was just started. One that serves is watched meanwhile; its death is published.
-    async fn shake(&mut self, mut process: Process, mut serving: Option<&mut Option<Serving>>) -> Tried {
+    async fn shake(&mut self, mut process: Process, mut serving: Option<&mut Option<Box<Serving>>>) -> Tried {
         let (owner, source) = (Arc::clone(&self.owner), self.source.clone());
         let introduction = owner.introduction(&source);
         let outcome = {
@@ -162,7 +162,7 @@ impl Keeper {
             }
         };
         let error = match outcome {
-            Ok(Ok(declared)) => return Tried::Well(process, Box::new(declared)),
+            Ok(Ok(declared)) => return Tried::Well(Box::new((process, declared))),
             Ok(Err(error)) => Tried::Failed(error),
             Err(order) => Tried::Told(order),
         };
@@ -175,7 +175,7 @@ impl Keeper {
     }
 
     /// Lets a process serve.
-    fn ready(&mut self, process: Process, declared: InitializeResult) -> Phase {
+    fn ready(&mut self, (process, declared): (Process, InitializeResult)) -> Phase {
         let connection = process.connection.clone();
         let generation = connection.generation();
         tracing::info!(plugin = %self.source.name, %generation, "a plugin is ready");
@@ -183,7 +183,7 @@ impl Keeper {
         self.last = Some(Arc::clone(&ready));
         self.publish(PluginState::Ready(ready));
         self.answer(Ok(generation));
-        Phase::Serve(Serving { process, since: Instant::now(), released })
+        Phase::Serve(Box::new(Serving { process, since: Instant::now(), released }))
     }
 
     /// What follows a start that failed. The first one is not repeated: its cause rarely passes by itself.
@@ -212,7 +212,7 @@ impl Keeper {
     }
 
     /// Offers the plugin until it dies or an order says otherwise.
-    async fn serve(&mut self, mut serving: Serving) -> Phase {
+    async fn serve(&mut self, mut serving: Box<Serving>) -> Phase {
         let order = tokio::select! {
             biased;
             () = self.owner.stop.cancelled() => None,
@@ -241,7 +241,7 @@ impl Keeper {
         }
     }
 
-    fn buried(&mut self, serving: Serving, reason: Arc<str>) -> Phase {
+    fn buried(&mut self, serving: Box<Serving>, reason: Arc<str>) -> Phase {
         let uptime = serving.since.elapsed();
         // First no new work, then the end of what it held.
         self.publish(self.restarting(&reason));
@@ -343,7 +343,7 @@ impl Keeper {
     }
 
     /// Starts a candidate beside the process that serves, and lets it follow when it is well.
-    async fn renew(&mut self, serving: Serving) -> Phase {
+    async fn renew(&mut self, serving: Box<Serving>) -> Phase {
         let source = match self.reload() {
             Ok(source) => source,
             Err(reason) => return self.kept(serving, &reason),
@@ -363,10 +363,10 @@ impl Keeper {
         let mut serving = Some(serving);
         let tried = self.shake(process, Some(&mut serving)).await;
         match (tried, serving) {
-            (Tried::Well(process, declared), serving) => {
+            (Tried::Well(well), serving) => {
                 self.deaths.forget();
                 self.restarts += 1;
-                let phase = self.ready(process, *declared);
+                let phase = self.ready(*well);
                 serving.into_iter().for_each(|serving| self.retire(serving));
                 phase
             }
@@ -386,7 +386,7 @@ impl Keeper {
     }
 
     /// Follows an order that came while a candidate was starting, which is gone.
-    fn again(&mut self, order: Option<Order>, serving: Serving) -> Phase {
+    fn again(&mut self, order: Option<Order>, serving: Box<Serving>) -> Phase {
         match order {
             Some(Order::Renew(reply)) => {
                 // What changed once more is tried from the start, by the order that `serve` finds next.
@@ -408,7 +408,7 @@ impl Keeper {
     }
 
     /// The old process serves on, because the candidate is not well.
-    fn kept(&mut self, serving: Serving, reason: &str) -> Phase {
+    fn kept(&mut self, serving: Box<Serving>, reason: &str) -> Phase {
         if self.owner.stop.is_cancelled() {
             return Phase::Serve(serving);
         }
@@ -421,7 +421,7 @@ impl Keeper {
     }
 
     /// Lets a process finish what it holds, beside at most one more.
-    fn retire(&mut self, serving: Serving) {
+    fn retire(&mut self, serving: Box<Serving>) {
         self.retired.retain(|retired| !retired.task.is_finished());
         let overdue = (self.retired.len() + 1).saturating_sub(RETIRED);
         self.retired.drain(..overdue).for_each(|oldest| oldest.hurry.cancel());
@@ -447,8 +447,8 @@ impl Keeper {
 }
 
 /// Waits until nobody holds the process and all its calls are over, then stops it.
-async fn finish(serving: Serving, stop: CancellationToken, hurry: CancellationToken) {
-    let Serving { mut process, released, .. } = serving;
+async fn finish(serving: Box<Serving>, stop: CancellationToken, hurry: CancellationToken) {
+    let Serving { mut process, released, .. } = *serving;
     let connection = process.connection.clone();
     let idle = async {
         released.cancelled().await;

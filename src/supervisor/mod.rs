@@ -44,6 +44,9 @@ pub use self::table::{PluginEntry, PluginState, PluginTable, ReadyPlugin};
 use crate::ports::{Notice, Notices};
 use crate::schema;
 
+/// How many orders may wait for a plugin that is busy with one.
+const ORDERS: usize = 64;
+
 /// What a supervisor works with.
 pub struct SupervisorConfig {
     /// This program, which is run as the guard of each plugin.
@@ -182,7 +185,11 @@ impl Supervisor {
     pub fn replace_sources(&self, sources: Vec<PluginSource>) {
         let known: Vec<PluginName> = self.owner.lock().keys().cloned().collect();
         for name in known.iter().filter(|name| !sources.iter().any(|source| source.name == **name)) {
-            self.owner.tell(name, Order::Remove);
+            let Some(orders) = self.owner.lock().get(name).cloned() else { continue };
+            self.owner.tasks.spawn(async move {
+                // A keeper that ended is what is wanted.
+                let _ = orders.send(Order::Remove).await;
+            });
         }
         for source in sources.into_iter().filter(|source| !known.contains(&source.name)) {
             self.owner.keep(source);
@@ -194,10 +201,12 @@ impl Supervisor {
             let known = self.owner.lock().keys().map(ToString::to_string).collect();
             OrderError::Unknown { name: name.to_owned(), known }
         };
-        let plugin = PluginName::parse(name).ok_or_else(unknown)?;
+        let plugin = PluginName::parse(name).filter(|name| self.owner.lock().contains_key(name));
+        let plugin = plugin.ok_or_else(unknown)?;
         let (reply, outcome) = oneshot::channel();
         if !self.owner.tell(&plugin, order(reply)) {
-            return Err(unknown());
+            let reason = format!("{ORDERS} orders wait for it already; try again later");
+            return Err(OrderError::Failed { name: plugin, reason });
         }
         let outcome = outcome.await.unwrap_or_else(|_| Err("the plugin is being stopped".to_owned()));
         outcome.map_err(|reason| OrderError::Failed { name: plugin, reason })
@@ -238,12 +247,12 @@ struct Owner {
     generations: AtomicU64,
     tasks: TaskTracker,
     /// The way to the keeper of each plugin.
-    keepers: Mutex<BTreeMap<PluginName, mpsc::UnboundedSender<Order>>>,
+    keepers: Mutex<BTreeMap<PluginName, mpsc::Sender<Order>>>,
     stop: CancellationToken,
 }
 
 impl Owner {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PluginName, mpsc::UnboundedSender<Order>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PluginName, mpsc::Sender<Order>>> {
         self.keepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -254,7 +263,7 @@ impl Owner {
         let manifest = Arc::new(source.manifest.clone());
         let entry = PluginEntry { name: source.name.clone(), manifest, state, restarts: 0 };
         table::change(&self.publisher, |plugins| plugins.push(entry));
-        let (orders, receiver) = mpsc::unbounded_channel();
+        let (orders, receiver) = mpsc::channel(ORDERS);
         self.lock().insert(source.name.clone(), orders);
         let keeper = Keeper::new(Arc::clone(self), source, enabled, receiver);
         self.tasks.spawn(keeper.run());
@@ -266,9 +275,9 @@ impl Owner {
         table::change(&self.publisher, |plugins| plugins.retain(|plugin| plugin.name != *name));
     }
 
-    /// Tells a keeper; returns false when there is none.
+    /// Tells a keeper; returns false when there is none, or it has not got to the many that it was told before.
     fn tell(&self, name: &PluginName, order: Order) -> bool {
-        self.lock().get(name).is_some_and(|orders| orders.send(order).is_ok())
+        self.lock().get(name).is_some_and(|orders| orders.try_send(order).is_ok())
     }
 
     fn renew(&self, name: &PluginName) {
