@@ -130,6 +130,11 @@ impl Supervisor {
         }
     }
 
+    /// Returns whether the plugins are being stopped.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
     /// Stops all plugins side by side and waits until nothing of them is left. A second call only waits.
     pub async fn shutdown(&self) {
         self.stop.cancel();
