@@ -92,6 +92,9 @@ pub trait Offers: Send + Sync {
 
     /// Waits until no plugin of the start is still starting; each start has its deadline.
     fn settled(&self) -> BoxFuture<'static, ()>;
+
+    /// Waits until another table counts than that of this number; for ever when none will.
+    fn changed(&self, number: u64) -> BoxFuture<'static, ()>;
 }
 
 /// A tool as the model sees it.
