@@ -16,12 +16,12 @@ use bingo_plugin_sdk::calls::{
 };
 use bingo_plugin_sdk::event::{ErrorCode, Frame, KernelError};
 use bingo_plugin_sdk::handshake::{CommandSpec, HookPoint, Placement, ProviderSpec, ToolSpec};
-use bingo_plugin_sdk::ids::{Seq, SessionId, TurnId};
+use bingo_plugin_sdk::ids::{Generation, Seq, SessionId, TurnId};
 use bingo_plugin_sdk::interaction::{Answer, InteractionKind};
 use bingo_plugin_sdk::item::{Level, ToolOutput};
 use bingo_plugin_sdk::provider::{ModelEvent, ModelRequest, ProviderError};
 use bingo_plugin_sdk::session::SessionSummary;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 /// A future behind a trait object.
@@ -68,14 +68,28 @@ pub struct Snapshot {
 }
 
 /// A line of the plugin catalog.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone)]
 pub struct PluginReport {
     pub name: String,
     /// As the plugin or its manifest says.
     pub version: String,
     pub enabled: bool,
+    /// What it is doing, in one word.
+    pub state: &'static str,
+    /// How often a process of it was started after the first.
+    pub restarts: u32,
     /// Why it offers nothing, in words.
     pub reason: Option<String>,
+    /// Absent while none of its processes is ready.
+    pub process: Option<PluginProcess>,
+}
+
+/// The process behind a line of the plugin catalog.
+#[derive(Clone)]
+pub struct PluginProcess {
+    pub generation: Generation,
+    /// Returns what is known of it now: figures that change all the time, and so are no part of a snapshot.
+    pub figures: Arc<dyn Fn() -> Map<String, Value> + Send + Sync>,
 }
 
 /// Where the kernel gets snapshots from.
@@ -85,6 +99,9 @@ pub trait Offers: Send + Sync {
 
     /// Waits until no plugin of the start is still starting; each start has its deadline.
     fn settled(&self) -> BoxFuture<'static, ()>;
+
+    /// Waits until another table counts than that of this number; for ever when none will.
+    fn changed(&self, number: u64) -> BoxFuture<'static, ()>;
 }
 
 /// A tool as the model sees it.

@@ -97,6 +97,33 @@ read()
 }
 
 #[tokio::test]
+async fn a_need_is_told_at_once_though_nobody_looks_and_not_at_the_end() {
+    let host = Host::new();
+    let owner = host.named_source("owner", OWNER_THAT_ENDS, &[]);
+    let end = host.folder.path().join("owner/end");
+    let (needy, other) = (
+        host.stress("needy", "", &["service:store.key"]),
+        host.stress("other", "offer-service=other.key", &[]),
+    );
+    let last = host.stress("last", "", &["service:other.key"]);
+    let running = host.start_all(vec![owner, needy, other, last]).await;
+    std::fs::write(end, "").unwrap();
+    let told = running.heard.wait("PLUGIN_NEEDS").await;
+    assert_eq!(told, "needy is disabled: unmet requirements: service:store.key");
+    running.supervisor.shutdown().await;
+    // Who goes first while the plugins are stopped takes its services along, which is no news.
+    let heard = running.heard.0.lock().unwrap().clone();
+    assert_eq!(heard.iter().filter(|notice| notice.code == "PLUGIN_NEEDS").count(), 1, "{heard:?}");
+}
+
+/// A plugin with a service, which ends when it is told to.
+const OWNER_THAT_ENDS: &str = r#"
+hello(services={"store.key": {"methods": {}}})
+while not os.path.exists("end"):
+    time.sleep(0.01)
+"#;
+
+#[tokio::test]
 async fn what_nobody_meets_is_told_and_a_death_spreads() {
     let host = Host::new();
     let owner = host.stress("owner", "offer-service=store.key,tool/call:die", &[]);

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bingo_plugin_sdk::calls::HOST_SERVICE;
+use serde_json::{Map, Value};
 
 use super::service::{OpenCalls, PluginService};
 use super::{command, compactor, context, hook, provider, tool};
-use crate::ports::{Command, PluginReport, Provider, Service, Snapshot, Tool};
+use crate::ports::{Command, PluginProcess, PluginReport, Provider, Service, Snapshot, Tool};
 use crate::supervisor::discovery::required_service;
-use crate::supervisor::{PluginEntry, PluginState, PluginTable, ReadyPlugin};
+use crate::supervisor::{Connection, PluginEntry, PluginState, PluginTable, ReadyPlugin};
 
 /// Keys that begin so are the host's own.
 const RESERVED: &str = "bingo.";
@@ -208,5 +209,19 @@ fn report(plugin: &PluginEntry, needs: Option<&Vec<&str>>) -> PluginReport {
     let reason = plugin.state.reason().or_else(|| needs.map(|needs| unmet_words(needs)));
     let enabled = needs.is_none() && !matches!(plugin.state, PluginState::Disabled);
     let (name, version) = (plugin.name.to_string(), version.clone());
-    PluginReport { name, version, enabled, reason }
+    let process = match &plugin.state {
+        PluginState::Ready(ready) => Some(process(&ready.connection)),
+        _ => None,
+    };
+    let (state, restarts) = (plugin.state.name(), plugin.restarts);
+    PluginReport { name, version, enabled, state, restarts, reason, process }
+}
+
+fn process(connection: &Connection) -> PluginProcess {
+    let (generation, connection) = (connection.generation(), connection.clone());
+    let figures = move || match serde_json::to_value(connection.metrics()) {
+        Ok(Value::Object(figures)) => figures,
+        _ => Map::new(),
+    };
+    PluginProcess { generation, figures: Arc::new(figures) }
 }

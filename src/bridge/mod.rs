@@ -1,7 +1,8 @@
 //! The bridges: what ready plugins declared, as the ports that the kernel uses, and what plugins call, served. Messages
 //! become values and errors here.
 //!
-//! A snapshot is made once for each table of the supervisor and kept until the table changes. It owns no process.
+//! A snapshot is made once for each table of the supervisor, as soon as it changes, and kept until then. It owns no
+//! process.
 
 mod build;
 mod command;
@@ -14,13 +15,14 @@ mod service;
 mod tool;
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bingo_plugin_sdk::calls::{HOST_SERVICE, ServiceCallParams};
 use bingo_plugin_sdk::event::{ErrorCode, KernelError};
 use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::jsonrpc::{RpcError, code};
 use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::build::{Built, Clash};
 use self::service::{OpenCalls, PluginService};
@@ -31,14 +33,17 @@ use crate::supervisor::{CallError, CallFailure, Connection, Incoming, PluginTabl
 pub struct PluginOffers {
     supervisor: Arc<Supervisor>,
     hub: Arc<Hub>,
+    /// Follows the table for as long as this lives.
+    _follower: AbortOnDropHandle<()>,
 }
 
 impl PluginOffers {
-    /// Returns the offers; what is not used of them is told to `notices`.
+    /// Returns the offers; what is not used of them is told to `notices`. Needs a tokio runtime.
     pub fn new(supervisor: Arc<Supervisor>, notices: Arc<dyn Notices>) -> Self {
         let hub = Arc::new(Hub::new(supervisor.subscribe(), notices));
         supervisor.serve_calls(&(Arc::clone(&hub) as Arc<dyn Incoming>));
-        Self { supervisor, hub }
+        let follower = tokio::spawn(follow(Arc::downgrade(&supervisor), Arc::downgrade(&hub)));
+        Self { supervisor, hub, _follower: AbortOnDropHandle::new(follower) }
     }
 }
 
@@ -49,6 +54,41 @@ impl Offers for PluginOffers {
 
     fn settled(&self) -> BoxFuture<'static, ()> {
         Box::pin(self.supervisor.settled())
+    }
+
+    fn changed(&self, number: u64) -> BoxFuture<'static, ()> {
+        let mut table = self.supervisor.subscribe();
+        Box::pin(async move {
+            if table.wait_for(|table| table.number != number).await.is_err() {
+                // The last task of the supervisor has ended.
+                std::future::pending().await
+            }
+        })
+    }
+}
+
+/// Makes each table's snapshot as soon as it counts, so that what was told late before is told at once, and processes that
+/// ended are not held by the snapshot of their time.
+///
+/// It begins when nothing is starting any more: before, much is missing only because it is not there yet. It ends when the
+/// plugins are stopped: that the ones left need those that went first is no news.
+async fn follow(supervisor: Weak<Supervisor>, hub: Weak<Hub>) {
+    let Some(mut table) = supervisor.upgrade().map(|supervisor| supervisor.subscribe()) else { return };
+    if table.wait_for(|table| table.is_settled()).await.is_err() {
+        return;
+    }
+    loop {
+        // Held by nobody who only waits: dropping them is what ends them.
+        let Some((supervisor, hub)) = supervisor.upgrade().zip(hub.upgrade()) else { return };
+        if supervisor.is_stopping() {
+            return;
+        }
+        table.mark_unchanged();
+        hub.current();
+        drop((supervisor, hub));
+        if table.changed().await.is_err() {
+            return;
+        }
     }
 }
 
@@ -85,12 +125,11 @@ impl Hub {
         let table = Arc::clone(&self.table.borrow());
         let changed = state.snapshot.number != table.number;
         let fresh = if changed { state.replace(build::build(&table, &self.open)) } else { Vec::new() };
-        let current = (Arc::clone(&state.snapshot), Arc::clone(&state.services));
-        drop(state);
+        // Under the lock too: whoever gets a snapshot may count on it that what it came with was told.
         for Clash { code, text } in fresh {
             self.notices.post(Notice { level: Level::Warn, code, text });
         }
-        current
+        (Arc::clone(&state.snapshot), Arc::clone(&state.services))
     }
 
     fn service_call(&self, caller: &Connection, call: ServiceCallParams) -> Served {

@@ -90,6 +90,9 @@ impl PluginStream {
                 Unread::Event(event) => return Some(Ok(event)),
                 Unread::Failed(reason) if !self.failed => {
                     self.failed = true;
+                    if let Some(pending) = &self.pending {
+                        pending.spoilt(reason.clone());
+                    }
                     let message = format!("{}: {reason}", self.connection.plugin());
                     // What breaks the schema once breaks it again: asking again is of no use.
                     self.give_up(End::Failed(ProviderError::Request { message }));
@@ -133,6 +136,9 @@ impl PluginStream {
     fn check_clock(&mut self) {
         let silence = self.connection.limits().stream_silence;
         if self.route.queue.touched().elapsed() >= silence {
+            if let Some(pending) = &self.pending {
+                pending.late(silence);
+            }
             self.give_up(End::Failed(ProviderError::Timeout));
         }
     }

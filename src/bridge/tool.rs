@@ -96,7 +96,10 @@ impl Running {
             biased;
             result = pending.response() => result,
             () = cancel.cancelled() => return Err(self.interrupted()),
-            () = silence(&self.route, idle) => return Err(self.silent(idle)),
+            () = silence(&self.route, idle) => {
+                pending.late(idle);
+                return Err(self.silent(idle));
+            }
         };
         // Answered, or dead: there is nobody to tell.
         self.pending = None;

@@ -8,6 +8,19 @@ use crate::ports::{Snapshot, Tool};
 
 /// Returns the catalog of this kind; `model` is the configured one, which comes first.
 pub(super) fn read(snapshot: &Snapshot, kind: CatalogKind, model: Option<&str>) -> Catalog {
+    let mut catalog = content(snapshot, kind, model);
+    if kind == CatalogKind::Plugins {
+        for (entry, plugin) in catalog.entries.iter_mut().zip(&snapshot.plugins) {
+            if let (Value::Object(meta), Some(process)) = (&mut entry.meta, &plugin.process) {
+                meta.extend((process.figures)());
+            }
+        }
+    }
+    catalog
+}
+
+/// Returns what makes a catalog another one: all of it without the figures of processes, which change all the time.
+pub(super) fn content(snapshot: &Snapshot, kind: CatalogKind, model: Option<&str>) -> Catalog {
     let entries = match kind {
         CatalogKind::Models => models(snapshot, model),
         CatalogKind::Providers => providers(snapshot),
@@ -66,9 +79,13 @@ fn commands(snapshot: &Snapshot) -> Vec<CatalogEntry> {
 
 fn plugins(snapshot: &Snapshot) -> Vec<CatalogEntry> {
     let entries = snapshot.plugins.iter().map(|plugin| {
-        let mut meta = json!({ "enabled": plugin.enabled });
+        let (state, restarts) = (plugin.state, plugin.restarts);
+        let mut meta = json!({ "enabled": plugin.enabled, "state": state, "restarts": restarts });
         if let Some(reason) = &plugin.reason {
             meta["reason"] = json!(reason);
+        }
+        if let Some(process) = &plugin.process {
+            meta["generation"] = json!(process.generation.0);
         }
         entry(plugin.name.clone(), format!("{} {}", plugin.name, plugin.version), meta)
     });

@@ -5,6 +5,7 @@
 mod board;
 mod builtin;
 mod catalog;
+mod changes;
 mod compaction;
 mod context;
 mod feed;
@@ -33,6 +34,7 @@ use bingo_plugin_sdk::rpc::{Activation, ClientIdentity, Delivery, GatewayEvent, 
 use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::SessionState;
 use serde_json::Value;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use board::Board;
 pub use feed::FeedStream;
@@ -61,6 +63,16 @@ pub struct KernelSettings {
     pub sync: SyncMode,
 }
 
+impl KernelSettings {
+    /// Returns the configured model as the catalog names it.
+    fn catalog_model(&self) -> Option<String> {
+        self.model.as_ref().map(|model| match &self.provider {
+            Some(provider) => format!("{provider}/{model}"),
+            None => model.clone(),
+        })
+    }
+}
+
 /// The session kernel.
 #[derive(Clone)]
 pub struct Kernel {
@@ -73,8 +85,11 @@ struct KernelParts {
     journal: Arc<dyn Journal>,
     board: Arc<Board>,
     settings: ActorSettings,
-    feed: feed::Feed,
+    feed: Arc<feed::Feed>,
     registry: Mutex<Registry>,
+    changes: Arc<changes::Changes>,
+    /// Tells them for as long as this lives.
+    teller: AbortOnDropHandle<()>,
 }
 
 /// The settings a session's actor reads.
@@ -121,7 +136,7 @@ pub struct Resumption {
 const DEFAULT_WINDOW: u64 = 200_000;
 
 impl Kernel {
-    /// Returns a kernel over these ports; remarks left on the board are shown in its sessions.
+    /// Returns a kernel over these ports; remarks left on the board are shown in its sessions. Needs a tokio runtime.
     pub fn new(
         offers: Arc<dyn Offers>,
         journal: Arc<dyn Journal>,
@@ -134,8 +149,13 @@ impl Kernel {
             reasoning: settings.thinking,
         };
         let settings = ActorSettings { kernel: settings, budget };
-        let (feed, registry) = (feed::Feed::default(), Mutex::default());
-        let parts = Arc::new(KernelParts { offers, journal, board, settings, feed, registry });
+        let (feed, registry) = (Arc::new(feed::Feed::default()), Mutex::default());
+        let model = settings.catalog_model();
+        let changes = Arc::new(changes::Changes::new(Arc::clone(&feed)));
+        let telling = Arc::clone(&changes).tell(Arc::clone(&offers), model);
+        let teller = AbortOnDropHandle::new(tokio::spawn(telling));
+        let parts = KernelParts { offers, journal, board, settings, feed, registry, changes, teller };
+        let parts = Arc::new(parts);
         parts.board.connect(&parts);
         Self { parts }
     }
@@ -245,6 +265,8 @@ impl Kernel {
 
     /// Closes every session and waits until each stored its end, within a deadline.
     pub async fn shutdown(&self) {
+        // That the plugins go with their host is no news.
+        self.parts.teller.abort();
         let live = self.parts.live();
         for session in &live {
             // One that ended meanwhile is closed already.

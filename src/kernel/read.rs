@@ -85,11 +85,9 @@ impl Kernel {
     /// Returns a catalog, once no plugin of the start is still starting.
     pub async fn catalog(&self, kind: CatalogKind) -> Catalog {
         self.parts.offers.settled().await;
-        let settings = &self.parts.settings;
-        let model = settings.model.as_ref().map(|model| match &settings.provider {
-            Some(provider) => format!("{provider}/{model}"),
-            None => model.clone(),
-        });
-        catalog::read(&self.parts.offers.snapshot(), kind, model.as_deref())
+        let model = self.parts.settings.catalog_model();
+        let snapshot = self.parts.offers.snapshot();
+        self.parts.changes.given(kind, snapshot.number);
+        catalog::read(&snapshot, kind, model.as_deref())
     }
 }

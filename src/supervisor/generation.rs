@@ -65,6 +65,7 @@ impl Process {
             drop(told);
         });
         let (connection, tasks) = Connection::open(peer, streams.stdout, streams.stdin);
+        connection.name_process(guarded.vitals());
         let stderr = AbortOnDropHandle::new(stderr);
         Ok(Self { connection, tasks, _stderr: stderr, stderr_ended, tail, guarded })
     }

@@ -212,6 +212,11 @@ impl Supervisor {
         outcome.map_err(|reason| OrderError::Failed { name: plugin, reason })
     }
 
+    /// Returns whether the plugins are being stopped.
+    pub fn is_stopping(&self) -> bool {
+        self.owner.stop.is_cancelled()
+    }
+
     /// Stops all plugins side by side and waits until nothing of them is left. A second call only waits.
     pub async fn shutdown(&self) {
         self.owner.stop.cancel();

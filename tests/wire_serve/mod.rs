@@ -5,6 +5,7 @@ mod ask;
 mod compaction;
 mod compaction_limits;
 mod context;
+mod figures;
 mod observe;
 mod restart;
 mod services;

@@ -44,10 +44,13 @@ fn called(client: &mut Client, session: &str, tool: &str, input: &Value) -> Valu
     serde_json::from_str(output(&frames)["parts"][0]["text"].as_str().unwrap()).unwrap()
 }
 
-/// What the catalog says of a plugin.
+/// What the catalog says of a plugin, without the figures of its process.
 fn report(client: &mut Client, name: &str) -> Value {
     let entries = client.call("catalog/read", json!({ "kind": "plugins" }))["entries"].clone();
-    entries.as_array().unwrap().iter().find(|entry| entry["id"] == name).unwrap()["meta"].clone()
+    let entry = entries.as_array().unwrap().iter().find(|entry| entry["id"] == name).unwrap();
+    let mut meta = entry["meta"].clone();
+    meta.as_object_mut().unwrap().retain(|key, _| ["enabled", "reason"].contains(&key.as_str()));
+    meta
 }
 
 fn tool_names(client: &mut Client) -> Vec<String> {

@@ -50,6 +50,12 @@ impl Plugin {
         self.say(json!({"jsonrpc": "2.0", "method": "provider/delta", "params": params})).await;
     }
 
+    /// How many streams were counted, and how many of them as errors.
+    fn failed_streams(&self) -> (u64, u64) {
+        let counted = &self.wire.connection.metrics().calls["provider/stream"];
+        (counted.calls, counted.errors)
+    }
+
     fn stream(&self, cancel: &CancellationToken) -> Box<dyn ModelStream> {
         let spec = ProviderSpec {
             id: "m".to_owned(),
@@ -135,6 +141,7 @@ async fn a_bad_delta_fails_its_stream_with_its_pointer() {
     assert!(matches!(stream.next().await, Some(Ok(ModelEvent::TextStart { .. }))));
     let message = "p: provider/delta params at /event/delta: expected string, got nothing".to_owned();
     assert_eq!(end(&mut stream).await, Some(ProviderError::Request { message }));
+    assert_eq!(plugin.failed_streams(), (1, 1));
     let cancel = plugin.hear().await;
     assert_eq!((&cancel["method"], &cancel["params"]["call"]), (&json!("provider/cancel"), &json!("call-1")));
 }
@@ -165,6 +172,7 @@ async fn silence_is_a_timeout_and_each_event_restarts_the_clock() {
     let begun = tokio::time::Instant::now();
     assert_eq!(end(&mut stream).await, Some(ProviderError::Timeout));
     assert!(begun.elapsed() > Duration::from_secs(119));
+    assert_eq!(plugin.failed_streams(), (1, 1));
     assert_eq!(plugin.hear().await["method"], "provider/cancel");
 }
 
@@ -176,6 +184,7 @@ async fn a_stream_that_is_cancelled_or_dropped_is_told_to_the_plugin() {
     plugin.hear().await;
     cancel.cancel();
     assert_eq!(end(&mut stream).await, None);
+    assert_eq!(plugin.failed_streams(), (1, 0));
     assert_eq!(plugin.hear().await["method"], "provider/cancel");
     let stream = plugin.stream(&CancellationToken::new());
     plugin.hear().await;

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::{CallError, CallFailure, Sent};
 use super::gauge::Gauge;
+use super::metrics::Account;
 use super::outbox::Mark;
 use super::stream::StreamQueue;
 use crate::ports::{Asker, ProgressSink};
@@ -29,6 +30,19 @@ pub(super) struct Waiting {
     pub(super) method: &'static str,
     pub(super) mark: Arc<Mark>,
     pub(super) reply: oneshot::Sender<Reply>,
+    pub(super) account: Account,
+}
+
+impl Waiting {
+    /// Ends the call: it is counted, and then its caller is told.
+    pub(super) fn end(self, reply: Reply) {
+        match &reply {
+            Ok(_) => self.account.answered(),
+            Err(error) => self.account.failed(error),
+        }
+        // A caller that left is normal.
+        let _ = self.reply.send(reply);
+    }
 }
 
 /// Where the live lines and the questions of one tool call go.
@@ -108,7 +122,9 @@ impl Calls {
         if let Some(reason) = state.dead.clone() {
             drop(state);
             let method = waiting.method;
-            return Err(self.error(Sent::Never, CallFailure::Died { method, sent: Sent::Never, reason }));
+            let error = self.error(Sent::Never, CallFailure::Died { method, sent: Sent::Never, reason });
+            waiting.account.failed(&error);
+            return Err(error);
         }
         state.waiting.insert(id, waiting);
         Ok(())
@@ -214,11 +230,10 @@ impl Calls {
         state.dead = Some(Arc::clone(reason));
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
-        for Waiting { method, mark, reply } in waiting.into_values() {
-            let sent = mark.give_up();
+        for waiting in waiting.into_values() {
+            let (method, sent) = (waiting.method, waiting.mark.give_up());
             let failure = CallFailure::Died { method, sent, reason: Arc::clone(reason) };
-            // A caller that left is normal.
-            let _ = reply.send(Err(self.error(sent, failure)));
+            waiting.end(Err(self.error(sent, failure)));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The connection with one process of a plugin: bytes to checked messages, and calls with their answers.
 //!
-//! It knows no process: it works over any pair of byte streams and is told the reason when the plugin is gone. Every
+//! It knows no process: it works over any pair of byte streams and is told the reason when the plugin is gone, and whose
+//! figures to show beside its own. Every
 //! message is checked against the schema in both directions. The reader (`reader.rs`) never waits for a consumer, and
 //! callers never wait for the writer (`outbox.rs`).
 
@@ -8,8 +9,11 @@ mod calls;
 mod delta;
 mod error;
 mod gauge;
+mod histogram;
 mod huge;
+mod metrics;
 mod outbox;
+mod pending;
 mod reader;
 mod remarks;
 mod serving;
@@ -18,9 +22,8 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::marker::PhantomData;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bingo_plugin_sdk::ids::{Generation, PluginName};
@@ -29,19 +32,21 @@ use bingo_plugin_sdk::jsonrpc::{Message, Method, Notice as WireNotice};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, oneshot};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::calls::{Calls, ProgressRoute, Reply, Waiting};
+use self::calls::{Calls, ProgressRoute, Waiting};
 pub use self::error::{CallError, CallFailure, Sent};
 use self::gauge::Gauge;
+use self::metrics::{Counters, Metrics};
 use self::outbox::{Mark, Outbox};
+pub(crate) use self::pending::{PendingCall, StreamRoute, ToolRoute};
 use self::remarks::Remarks;
 pub(crate) use self::serving::IncomingSlot;
 pub use self::serving::{Incoming, Served};
 use self::strays::Strays;
 pub(crate) use self::stream::{StreamQueue, Unread};
+use super::guard::Vitals;
 use super::limits::Limits;
 use crate::ports::{Asker, Notice, Notices, ProgressSink};
 use crate::schema::{self, Part};
@@ -69,6 +74,9 @@ struct Shared {
     peer: Peer,
     calls: Calls,
     outbox: Arc<Outbox>,
+    counters: Arc<Counters>,
+    /// Of the process, where there is one.
+    vitals: OnceLock<Arc<Vitals>>,
     strays: Strays,
     remarks: Remarks,
     /// The plugin has answered the handshake.
@@ -103,11 +111,14 @@ impl Connection {
         writer: impl AsyncWrite + Unpin + Send + 'static,
     ) -> (Self, Tasks) {
         let outbox = Arc::new(Outbox::new(peer.limits.queued));
+        let counters = Arc::new(Counters::default());
         let (plugin, notices) = (&peer.plugin, &peer.notices);
         let shared = Arc::new(Shared {
             calls: Calls::new(peer.plugin.clone()),
             outbox: Arc::clone(&outbox),
-            strays: Strays::new(plugin.clone(), Arc::clone(notices)),
+            strays: Strays::new(plugin.clone(), Arc::clone(notices), Arc::clone(&counters)),
+            counters,
+            vitals: OnceLock::new(),
             remarks: Remarks::new(plugin.clone(), Arc::clone(notices), peer.limits.notices),
             shaken: AtomicBool::new(false),
             permits: Arc::new(Semaphore::new(peer.limits.serving)),
@@ -182,6 +193,32 @@ impl Connection {
         self.shared.outbox.dropped()
     }
 
+    /// Says which process is at the other end, for its figures alone.
+    pub(super) fn name_process(&self, vitals: Arc<Vitals>) {
+        // A second one is a mistake of the caller that harms nothing.
+        let _ = self.shared.vitals.set(vitals);
+    }
+
+    /// Returns what was counted so far, and how the process is now.
+    pub(crate) fn metrics(&self) -> Metrics {
+        let Shared { peer, counters, outbox, strays, vitals, .. } = &*self.shared;
+        let flow = outbox.flow();
+        Metrics {
+            generation: peer.generation.0,
+            process: vitals.get().map(|vitals| vitals.read()),
+            bytes_in: counters.bytes.get(),
+            bytes_out: flow.bytes_out,
+            messages_in: counters.messages_in(),
+            messages_out: flow.messages_out,
+            queued_bytes: flow.queued,
+            calls: counters.calls(),
+            received: counters.received(),
+            strays: strays.noted(),
+            dropped_observations: flow.dropped,
+            last_fault: counters.last_fault(),
+        }
+    }
+
     /// Calls a method and waits for its result, at most `deadline` from now.
     ///
     /// # Errors
@@ -201,24 +238,27 @@ impl Connection {
     /// Sends a request without waiting. What belongs to the call must be registered before.
     pub(crate) fn begin<M: Method>(&self, params: &M::Params) -> Result<PendingCall<M>, CallError> {
         let shared = &self.shared;
-        let params = shared.checked(M::NAME, params)?;
+        let account = shared.counters.call(M::NAME);
+        let params = match shared.checked(M::NAME, params) {
+            Ok(params) => params,
+            Err(error) => {
+                account.failed(&error);
+                return Err(error);
+            }
+        };
         let id = shared.calls.number();
         let method = M::NAME.to_owned();
         let line = Message::Request { id: bingo_plugin_sdk::jsonrpc::RequestId::Number(id), method, params }
             .to_line();
         let (mark, (reply, response)) = (Arc::new(Mark::default()), oneshot::channel());
-        shared.calls.insert(id, Waiting { method: M::NAME, mark: Arc::clone(&mark), reply })?;
-        let pending = PendingCall {
-            shared: Arc::clone(shared),
-            id,
-            mark: Arc::clone(&mark),
-            response,
-            method: PhantomData,
-        };
-        shared.outbox.push(line, Some(mark)).map_err(|full| {
-            shared.calls.error(Sent::Never, CallFailure::Busy { method: M::NAME, queued: full.queued })
-        })?;
-        Ok(pending)
+        shared.calls.insert(id, Waiting { method: M::NAME, mark: Arc::clone(&mark), reply, account })?;
+        let pending = PendingCall::new(Arc::clone(shared), id, Arc::clone(&mark), response);
+        match shared.outbox.push(line, Some(mark)) {
+            Ok(()) => Ok(pending),
+            Err(full) => {
+                Err(pending.end(Sent::Never, CallFailure::Busy { method: M::NAME, queued: full.queued }))
+            }
+        }
     }
 
     /// Sends a notification; when too much waits to be read, it is refused.
@@ -265,7 +305,7 @@ impl Connection {
     ) -> ToolRoute {
         let route = Arc::new(ProgressRoute::new(sink, asker));
         let call_id = self.shared.calls.add_tool(call_id, Arc::clone(&route));
-        ToolRoute { shared: Arc::clone(&self.shared), call_id, route }
+        ToolRoute::new(Arc::clone(&self.shared), call_id, route)
     }
 
     /// Registers a stream for its events, before it is asked for.
@@ -273,7 +313,7 @@ impl Connection {
         let call = format!("call-{}", self.shared.calls.number());
         let queue = Arc::new(StreamQueue::new(self.limits().unread));
         self.shared.calls.add_stream(call.clone(), Arc::clone(&queue));
-        StreamRoute { shared: Arc::clone(&self.shared), call, queue }
+        StreamRoute::new(Arc::clone(&self.shared), call, queue)
     }
 
     /// Returns whether it ended: every later call fails.
@@ -316,96 +356,5 @@ impl Shared {
             .check(method, Part::Params, &params)
             .map_err(|fault| self.calls.error(Sent::Never, CallFailure::Params { fault: Box::new(fault) }))?;
         Ok(params)
-    }
-}
-
-/// A request that was let in. Dropping it stops the waiting; a request that still waits in the queue is taken back.
-pub(crate) struct PendingCall<M> {
-    shared: Arc<Shared>,
-    id: i64,
-    mark: Arc<Mark>,
-    response: oneshot::Receiver<Reply>,
-    method: PhantomData<fn() -> M>,
-}
-
-impl<M: Method> PendingCall<M> {
-    /// Waits for the response; only once.
-    pub(crate) async fn response(&mut self) -> Result<M::Result, CallError> {
-        let unusable = |reason| {
-            self.shared.calls.error(Sent::Answered, CallFailure::Unusable { method: M::NAME, reason })
-        };
-        let value = match (&mut self.response).await {
-            Ok(reply) => reply?,
-            // The entry is removed by this call alone, so its sender is gone only with the connection.
-            Err(_) => return Err(unusable("the connection is gone".to_owned())),
-        };
-        serde_path_to_error::deserialize(value)
-            .map_err(|error| unusable(format!("at {}: {}", error.path(), error.inner())))
-    }
-
-    /// Returns the error of a call whose deadline passed.
-    pub(crate) fn late(&self, after: Duration) -> CallError {
-        let sent = self.mark.give_up();
-        self.shared.calls.error(sent, CallFailure::Deadline { method: M::NAME, after, sent })
-    }
-
-    /// Takes the request back when it was not sent yet; returns whether it was, so that the plugin must be told.
-    pub(crate) fn withdraw(self) -> bool {
-        self.mark.give_up() != Sent::Never
-    }
-}
-
-impl<M> Drop for PendingCall<M> {
-    fn drop(&mut self) {
-        self.shared.calls.remove(self.id);
-        self.mark.give_up();
-    }
-}
-
-/// The registration of a running tool call; ends when dropped.
-pub(crate) struct ToolRoute {
-    shared: Arc<Shared>,
-    /// Its name on the wire, unique on this connection.
-    pub(crate) call_id: String,
-    route: Arc<ProgressRoute>,
-}
-
-impl ToolRoute {
-    /// Returns when the last live line came, or when the call began.
-    pub(crate) fn touched(&self) -> Instant {
-        self.route.touched()
-    }
-
-    /// Returns whether it waits for an answer: to a question of its own, or to a service call of its plugin.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.route.asks.is_open() || self.shared.calling.is_open()
-    }
-
-    /// Waits until it waits no more.
-    pub(crate) async fn waited(&self) {
-        while self.is_waiting() {
-            self.route.asks.closed().await;
-            self.shared.calling.closed().await;
-        }
-    }
-}
-
-impl Drop for ToolRoute {
-    fn drop(&mut self) {
-        self.shared.calls.end_tool(&self.call_id);
-    }
-}
-
-/// The registration of a running stream; ends when dropped.
-pub(crate) struct StreamRoute {
-    shared: Arc<Shared>,
-    /// Its name on the wire.
-    pub(crate) call: String,
-    pub(crate) queue: Arc<StreamQueue>,
-}
-
-impl Drop for StreamRoute {
-    fn drop(&mut self) {
-        self.shared.calls.end_stream(&self.call);
     }
 }

@@ -68,6 +68,17 @@ struct State {
     dropped: u64,
     untold: u64,
     told: Option<Instant>,
+    /// What was written: bytes with their newlines, and messages.
+    bytes_out: u64,
+    messages_out: u64,
+}
+
+/// What a queue was and is holding.
+pub(super) struct Flow {
+    pub(super) queued: usize,
+    pub(super) bytes_out: u64,
+    pub(super) messages_out: u64,
+    pub(super) dropped: u64,
 }
 
 impl Outbox {
@@ -115,6 +126,13 @@ impl Outbox {
     /// Returns how many observations were dropped.
     pub(super) fn dropped(&self) -> u64 {
         self.lock().dropped
+    }
+
+    /// Returns what went through so far.
+    pub(super) fn flow(&self) -> Flow {
+        let state = self.lock();
+        let State { bytes, bytes_out, messages_out, dropped, .. } = *state;
+        Flow { queued: bytes, bytes_out, messages_out, dropped }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -171,6 +189,8 @@ impl Outbox {
     fn written(&self, bytes: usize) -> Option<u64> {
         let mut state = self.lock();
         state.bytes -= bytes;
+        state.bytes_out += bytes as u64 + 1;
+        state.messages_out += 1;
         state.refusing = false;
         // Only once it has caught up: while it lags more will be dropped, and one sum is enough.
         let quiet = state.told.is_none_or(|told| told.elapsed() >= TELL);

@@ -3,8 +3,10 @@
 //! It waits for nobody, and reads a flood of what is no use slowly. A response that cannot be used fails its call; a
 //! request gets an answer; the rest is a stray.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 
 use bingo_plugin_sdk::calls::{PROTOCOL, ToolProgressParams, methods, notifications};
 use bingo_plugin_sdk::jsonrpc::{
@@ -14,10 +16,11 @@ use bingo_plugin_sdk::ndjson::{IdScan, Line};
 use bingo_plugin_sdk::provider::ProviderDeltaParams;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::io::AsyncRead;
+use tokio::io::{AsyncRead, ReadBuf};
 
 use super::calls::{Route, Waiting};
 use super::error::{CallFailure, Sent};
+use super::metrics::Counters;
 use super::strays::Stray;
 use super::{Shared, delta, huge};
 use crate::schema::{self, Part};
@@ -28,7 +31,8 @@ const STRAY: u64 = 2560;
 
 /// Reads to the end of the plugin's output.
 pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
-    let mut lines = Lines::new(reader, shared.peer.limits.line);
+    let counted = Counted { reader, counters: Arc::clone(&shared.counters) };
+    let mut lines = Lines::new(counted, shared.peer.limits.line);
     let mut noted = 0;
     while let Some(line) = lines.next().await {
         if shared.calls.is_dead() {
@@ -59,6 +63,7 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
 impl Shared {
     async fn take_text(self: &Arc<Self>, text: String) {
         if let Some(delta) = delta::plain(&text) {
+            self.counters.plain_deltas.add(1);
             return self.route_delta(delta);
         }
         let (text, message) = huge::parse(text).await;
@@ -66,6 +71,7 @@ impl Shared {
             Ok(message) => {
                 // Not held while the answer is at work already: it may be huge.
                 drop(text);
+                self.counters.messages.add(1);
                 self.take_message(message);
             }
             Err(error) => self.take_no_message(&text, error),
@@ -149,8 +155,7 @@ impl Shared {
 
     fn fail_call(&self, waiting: Waiting, reason: String) {
         let failure = CallFailure::Unusable { method: waiting.method, reason };
-        // A caller that left is normal.
-        let _ = waiting.reply.send(Err(self.calls.error(Sent::Answered, failure)));
+        waiting.end(Err(self.calls.error(Sent::Answered, failure)));
     }
 
     fn take_message(self: &Arc<Self>, message: Message) {
@@ -181,14 +186,18 @@ impl Shared {
         if method == methods::Initialize::NAME && reply.is_ok() {
             self.shaken.store(true, Ordering::Release);
         }
-        let _ = waiting.reply.send(reply.map_err(|failure| self.calls.error(Sent::Answered, failure)));
+        waiting.end(reply.map_err(|failure| self.calls.error(Sent::Answered, failure)));
     }
 
     fn take_progress(&self, params: Value) {
         let progress: ToolProgressParams = match typed(notifications::ToolProgress::NAME, params) {
             Ok(progress) => progress,
-            Err(reason) => return self.strays.note(Stray::Notification, &reason),
+            Err(reason) => {
+                self.counters.faulty_progress.add(1);
+                return self.strays.note(Stray::Notification, &reason);
+            }
         };
+        self.counters.progress.add(1);
         match self.calls.tool(&progress.call_id) {
             Route::Found(route) => (route.sink)(progress.tail),
             Route::Ended => tracing::debug!(call = progress.call_id, "progress after the end was dropped"),
@@ -202,9 +211,13 @@ impl Shared {
         let call = params["call"].as_str().map(str::to_owned);
         let delta: Result<ProviderDeltaParams, String> = typed(notifications::ProviderDelta::NAME, params);
         let reason = match delta {
-            Ok(delta) => return self.route_delta(delta),
+            Ok(delta) => {
+                self.counters.other_deltas.add(1);
+                return self.route_delta(delta);
+            }
             Err(reason) => reason,
         };
+        self.counters.faulty_deltas.add(1);
         match call.as_ref().map_or(Route::Unknown, |call| self.calls.stream(call)) {
             Route::Found(queue) => queue.fail(reason),
             Route::Ended => tracing::debug!(call, "a delta after the end was dropped"),
@@ -220,6 +233,25 @@ impl Shared {
                 self.strays.note(Stray::UnknownCall, &unknown("provider/delta", "call", &delta.call));
             }
         }
+    }
+}
+
+/// Counts the bytes of a plugin's output: once a read, not once a line.
+struct Counted<R> {
+    reader: R,
+    counters: Arc<Counters>,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Counted<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.reader).poll_read(context, buffer);
+        self.counters.bytes.add((buffer.filled().len() - before) as u64);
+        polled
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::calls::{ProgressRoute, Route};
+use super::metrics::Account;
 use super::strays::Stray;
 use super::{Connection, Shared, reader};
 use crate::ports::{Asker, BoxFuture, Notice};
@@ -58,6 +59,7 @@ impl IncomingSlot {
 impl Shared {
     /// Takes a request of the plugin.
     pub(super) fn take_request(self: &Arc<Self>, id: RequestId, method: &str, params: Value) {
+        let account = (method == methods::CallService::NAME).then(|| self.counters.served());
         let served = match self.incoming_call(method, params) {
             Ok(call) => self.serve(call),
             Err(error) => {
@@ -69,8 +71,8 @@ impl Shared {
             }
         };
         match served {
-            Served::Now(outcome) => self.answer(id, outcome.map(nested)),
-            Served::Later(future) => self.serve_later(id, future),
+            Served::Now(outcome) => self.answer_call(id, outcome, account),
+            Served::Later(future) => self.serve_later(id, future, account),
         }
     }
 
@@ -98,11 +100,16 @@ impl Shared {
         }
     }
 
-    fn serve_later(self: &Arc<Self>, id: RequestId, future: BoxFuture<'static, Result<Value, RpcError>>) {
+    fn serve_later(
+        self: &Arc<Self>,
+        id: RequestId,
+        future: BoxFuture<'static, Result<Value, RpcError>>,
+        account: Option<Account>,
+    ) {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             let most = self.peer.limits.serving;
             let text = format!("the host is busy: {most} calls of this plugin are being served");
-            return self.answer(id, Err(RpcError::new(code::INTERNAL_ERROR, text)));
+            return self.answer_call(id, Err(RpcError::new(code::INTERNAL_ERROR, text)), account);
         };
         let shared = Arc::clone(self);
         // It ends with the connection: `closed` is cancelled then.
@@ -110,10 +117,17 @@ impl Shared {
             tokio::select! {
                 biased;
                 () = shared.closed.cancelled() => {}
-                outcome = future => shared.answer(id, outcome.map(nested)),
+                outcome = future => shared.answer_call(id, outcome, account),
             }
             drop(permit);
         });
+    }
+
+    fn answer_call(&self, id: RequestId, outcome: Result<Value, RpcError>, account: Option<Account>) {
+        if let Some(account) = account {
+            account.served(&outcome);
+        }
+        self.answer(id, outcome.map(nested));
     }
 
     pub(super) fn answer(&self, id: RequestId, outcome: Result<Value, RpcError>) {

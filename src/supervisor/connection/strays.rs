@@ -8,6 +8,7 @@ use bingo_plugin_sdk::ids::PluginName;
 use bingo_plugin_sdk::item::Level;
 use tokio::time::{Duration, Instant};
 
+use super::metrics::Counters;
 use crate::ports::{Notice, Notices};
 
 /// How long further ones of a kind are only counted before the person hears a sum.
@@ -73,6 +74,8 @@ impl Stray {
 pub(super) struct Strays {
     plugin: PluginName,
     notices: Arc<dyn Notices>,
+    /// Keeps the last one as the plugin's last fault.
+    counters: Arc<Counters>,
     counts: Mutex<BTreeMap<Stray, Count>>,
     /// All that were noted so far.
     noted: AtomicU64,
@@ -84,8 +87,8 @@ struct Count {
 }
 
 impl Strays {
-    pub(super) fn new(plugin: PluginName, notices: Arc<dyn Notices>) -> Self {
-        Self { plugin, notices, counts: Mutex::default(), noted: AtomicU64::new(0) }
+    pub(super) fn new(plugin: PluginName, notices: Arc<dyn Notices>, counters: Arc<Counters>) -> Self {
+        Self { plugin, notices, counters, counts: Mutex::default(), noted: AtomicU64::new(0) }
     }
 
     /// Returns how many were noted so far.
@@ -97,6 +100,7 @@ impl Strays {
     pub(super) fn note(&self, stray: Stray, example: &str) {
         self.noted.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(plugin = %self.plugin, ?stray, example, "stray output");
+        self.counters.fault(format!("it {}: {:?}", stray.what(), clip(example)));
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(count) = counts.get_mut(&stray) else {
             counts.insert(stray, Count { untold: 0, told: Instant::now() });
@@ -148,7 +152,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_kind_is_told_once_then_summed_up() {
         let heard = Arc::new(Heard::default());
-        let strays = Strays::new(PluginName::parse("p").unwrap(), heard.clone());
+        let strays = Strays::new(PluginName::parse("p").unwrap(), heard.clone(), Arc::default());
         strays.note(Stray::Output, "hello");
         strays.note(Stray::Output, "again");
         strays.note(Stray::NotMessage, "[]");

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
@@ -17,6 +17,7 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 use super::tree;
+use super::vitals::Vitals;
 use crate::supervisor::process::{self, Program};
 
 /// How much longer than the grace a guard may take to end its tree before the host does it in its place.
@@ -105,6 +106,7 @@ pub(crate) struct Guarded {
     /// The plugin's own process, once it was started.
     plugin: Option<i32>,
     exit: Option<Exit>,
+    vitals: Arc<Vitals>,
     grace: Duration,
 }
 
@@ -150,15 +152,22 @@ pub(crate) fn start(
         tracing::debug!(%error, "a plugin's pipe keeps its size");
     }
     let report = BufReader::new(report).lines();
-    let guarded = Guarded { child, pid, lifeline: Some(lifeline), report, plugin: None, exit: None, grace };
+    let (lifeline, vitals) = (Some(lifeline), Arc::new(Vitals::new(pid)));
+    let guarded = Guarded { child, pid, lifeline, report, plugin: None, exit: None, vitals, grace };
     Ok((guarded, streams))
 }
 
 impl Guarded {
+    /// Returns where the figures of the process are read.
+    pub(crate) fn vitals(&self) -> Arc<Vitals> {
+        Arc::clone(&self.vitals)
+    }
+
     /// Waits until the plugin's own process has ended, whatever it left behind. Cancel-safe.
     pub(crate) async fn exit(&mut self) -> Exit {
         loop {
             if let Some(exit) = &self.exit {
+                self.vitals.clear_plugin();
                 return exit.clone();
             }
             let Ok(Some(line)) = self.report.next_line().await else {
@@ -167,7 +176,10 @@ impl Guarded {
             };
             let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
             match (word, rest.parse()) {
-                ("started", Ok(pid)) => self.plugin = Some(pid),
+                ("started", Ok(pid)) => {
+                    self.plugin = Some(pid);
+                    self.vitals.set_plugin(pid);
+                }
                 ("exited", Ok(code)) => self.exit = Some(Exit::Code(code)),
                 ("signaled", Ok(number)) => self.exit = Some(Exit::Signal(number)),
                 ("failed", _) => self.exit = Some(Exit::NotStarted { reason: rest.to_owned() }),

@@ -8,10 +8,12 @@
 mod host;
 mod inside;
 mod tree;
+mod vitals;
 
 pub use host::adopt_orphans;
 pub(super) use host::{Exit, GuardError, Guarded, start};
 pub use inside::run;
+pub(super) use vitals::{ProcessMetrics, Vitals};
 
 /// The hidden subcommand.
 pub const SUBCOMMAND: &str = "__guard";

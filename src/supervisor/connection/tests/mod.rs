@@ -1,5 +1,7 @@
 //! A connection over a pair in memory: the test is the plugin.
 
+mod metrics;
+
 use std::sync::Mutex;
 
 use bingo_plugin_sdk::calls::methods::{CallTool, CompleteCommand};
