@@ -18,7 +18,7 @@ use crate::kernel::{Board, Kernel, KernelSettings, PermissionMode, Rule};
 use crate::ports::{Notice, Notices};
 use crate::settings::{self, OnHookTimeout, PluginSettings, Settings, SettingsError};
 use crate::supervisor::discovery::{self, DiscoveryError, PluginSource};
-use crate::supervisor::{PluginOptions, Supervisor, SupervisorConfig, guard};
+use crate::supervisor::{PluginOptions, Supervisor, SupervisorConfig, changes, guard};
 
 /// The hidden subcommand under which this program is a bundled provider.
 pub const PROVIDER_SUBCOMMAND: &str = "__provider";
@@ -92,9 +92,10 @@ impl AppError {
 /// A running host.
 pub struct App {
     kernel: Kernel,
+    named: Vec<PathBuf>,
+    places: Arc<Places>,
     supervisor: Arc<Supervisor>,
     board: Arc<Board>,
-    cwd: PathBuf,
 }
 
 /// Where everything is, all absolute.
@@ -138,9 +139,9 @@ impl App {
             .map_err(|source| AppError::System { act: "adopt orphaned processes", source })?;
         let supervisor = Arc::new(Supervisor::start(config));
         let offers = Arc::new(PluginOffers::new(Arc::clone(&supervisor), notices));
-        let journal = Arc::new(JsonlJournal::new(places.data_dir));
+        let journal = Arc::new(JsonlJournal::new(places.data_dir.clone()));
         let kernel = Kernel::new(offers, journal, Arc::clone(&board), kernel_settings);
-        Ok(Self { kernel, supervisor, board, cwd: places.cwd })
+        Ok(Self { kernel, named: options.plugins, places: Arc::new(places), supervisor, board })
     }
 
     /// Returns the kernel.
@@ -150,7 +151,21 @@ impl App {
 
     /// Returns the directory that new sessions work in.
     pub fn cwd(&self) -> &Path {
-        &self.cwd
+        &self.places.cwd
+    }
+
+    /// Renews plugins whose files change, and takes in and lets go plugins as their folders come and go, until the host
+    /// stops.
+    pub fn watch_plugins(&self) {
+        let (places, named, board) = (Arc::clone(&self.places), self.named.clone(), Arc::clone(&self.board));
+        let notices: Arc<dyn Notices> = board;
+        let folders = vec![places.config_dir.join("plugins")];
+        // What is wrong with a folder was told at the start, or is told when somebody asks.
+        let find = move || {
+            discovery::discover(&places.config_dir, &named).map_or_else(|_| Vec::new(), |(found, _)| found)
+        };
+        let watched = Arc::downgrade(&self.supervisor);
+        tokio::spawn(changes::watch(watched, folders, Box::new(find), notices));
     }
 
     /// Closes the sessions, then stops the plugins; nothing of them is left. Returns the remarks that came too late for

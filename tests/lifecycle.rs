@@ -193,13 +193,13 @@ async fn a_plugin_is_switched_off_and_on_and_leaves_and_comes() {
     assert_eq!(error, "p: p is switched off; `bingo plugin enable p` switches it on");
     running.supervisor.enable("p").await.unwrap();
     let second = pid(&running).await;
-    running.supervisor.replace_sources(Vec::new());
+    running.supervisor.remove(&source.name);
     wait_for_state(&running, "none").await;
     assert!(running.snapshot().tools.is_empty());
     gone(second).await;
     let error = running.supervisor.restart("p").await.unwrap_err().to_string();
     assert!(error.starts_with("there is no plugin `p`"), "{error}");
-    running.supervisor.replace_sources(vec![source]);
+    running.supervisor.add(source);
     wait_for_state(&running, "ready").await;
     pid(&running).await;
     running.supervisor.shutdown().await;

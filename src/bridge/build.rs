@@ -80,7 +80,7 @@ fn unmet(table: &PluginTable) -> BTreeMap<&str, Vec<&str>> {
         let lacks = |entry: &&str| !required_service(entry).is_some_and(|key| keys.contains(key));
         let fresh: Vec<(&str, Vec<&str>)> = offering
             .map(|plugin| {
-                let entries = plugin.manifest.requires.iter().map(String::as_str);
+                let entries = plugin.source.manifest.requires.iter().map(String::as_str);
                 (plugin.name.as_str(), entries.filter(lacks).collect::<Vec<_>>())
             })
             .filter(|(_, missing)| !missing.is_empty())
@@ -204,7 +204,7 @@ impl Builder<'_> {
 fn report(plugin: &PluginEntry, needs: Option<&Vec<&str>>) -> PluginReport {
     let version = match &plugin.state {
         PluginState::Ready(ready) => &ready.declared.version,
-        _ => &plugin.manifest.version,
+        _ => &plugin.source.manifest.version,
     };
     let reason = plugin.state.reason().or_else(|| needs.map(|needs| unmet_words(needs)));
     let enabled = needs.is_none() && !matches!(plugin.state, PluginState::Disabled);

@@ -23,6 +23,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let options = args.host.options();
     app::block_on(app::Workers::Many, async move {
         let app = app::App::start(options)?;
+        app.watch_plugins();
         let served = surface::serve(app.kernel(), app::terminated()).await;
         surface::print_notices(&app.shutdown().await).map_err(CliError::Output)?;
         match served.map_err(CliError::Output)? {

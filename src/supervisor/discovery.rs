@@ -15,7 +15,7 @@ use crate::ports::Notice;
 use crate::schema::{self, Fault};
 
 /// The file that makes a folder a plugin.
-const MANIFEST: &str = "plugin.json";
+pub(super) const MANIFEST: &str = "plugin.json";
 
 /// A plugin that can be started.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +53,8 @@ pub enum DiscoveryError {
     BadName { path: PathBuf, directory: String },
     #[error("{}: `requires` holds {entry:?}; an entry is `service:KEY`", path.display())]
     Requires { path: PathBuf, entry: String },
+    #[error("{}: `watch` holds {pattern:?}; an entry is a glob below the plugin's directory, such as `src/**/*.py`", path.display())]
+    Watch { path: PathBuf, pattern: String },
     #[error("{} and {} are both plugins named `{name}`", first.display(), second.display())]
     Twice { name: PluginName, first: PathBuf, second: PathBuf },
 }
@@ -69,6 +71,7 @@ impl DiscoveryError {
             Self::Unreadable { .. }
             | Self::Misnamed { .. }
             | Self::BadName { .. }
+            | Self::Watch { .. }
             | Self::Requires { .. } => None,
         }
     }
@@ -157,6 +160,9 @@ pub fn load(folder: &Path) -> Result<PluginSource, DiscoveryError> {
     if let Some(entry) = manifest.requires.iter().find(|entry| required_service(entry).is_none()) {
         return Err(DiscoveryError::Requires { path, entry: entry.clone() });
     }
+    if let Some(pattern) = manifest.watch.iter().find(|pattern| !is_own_glob(pattern)) {
+        return Err(DiscoveryError::Watch { path, pattern: pattern.clone() });
+    }
     // `.` and links are fine; the name is that of the directory they lead to.
     let root =
         folder.canonicalize().map_err(|source| DiscoveryError::Unreadable { path: path.clone(), source })?;
@@ -168,6 +174,11 @@ pub fn load(folder: &Path) -> Result<PluginSource, DiscoveryError> {
         Some(name) => Ok(PluginSource { name, root, manifest, bundled: false }),
         None => Err(DiscoveryError::BadName { path, directory }),
     }
+}
+
+fn is_own_glob(pattern: &str) -> bool {
+    let inside = !pattern.starts_with('/') && !pattern.split('/').any(|part| part == "..");
+    inside && !pattern.is_empty() && glob::Pattern::new(pattern).is_ok()
 }
 
 /// Returns the key in an entry `service:KEY` of a manifest's `requires`.

@@ -2,6 +2,7 @@
 //!
 //! It owns every process and knows no session. What plugins offer is read off its [`PluginTable`] by `bridge`.
 
+pub mod changes;
 mod connection;
 pub mod discovery;
 mod generation;
@@ -181,19 +182,25 @@ impl Supervisor {
         self.owner.renew(name);
     }
 
-    /// Takes over which plugins there are: new ones are started, those that are no more are retired.
-    pub fn replace_sources(&self, sources: Vec<PluginSource>) {
-        let known: Vec<PluginName> = self.owner.lock().keys().cloned().collect();
-        for name in known.iter().filter(|name| !sources.iter().any(|source| source.name == **name)) {
-            let Some(orders) = self.owner.lock().get(name).cloned() else { continue };
-            self.owner.tasks.spawn(async move {
-                // A keeper that ended is what is wanted.
-                let _ = orders.send(Order::Remove).await;
-            });
-        }
-        for source in sources.into_iter().filter(|source| !known.contains(&source.name)) {
+    /// Returns the plugins as they were last read from their folders.
+    pub fn sources(&self) -> Vec<PluginSource> {
+        self.table.borrow().plugins.iter().map(|plugin| (*plugin.source).clone()).collect()
+    }
+
+    /// Takes a plugin in and starts it. One whose name is there already changes nothing.
+    pub fn add(&self, source: PluginSource) {
+        if !self.owner.stop.is_cancelled() && !self.owner.lock().contains_key(&source.name) {
             self.owner.keep(source);
         }
+    }
+
+    /// Lets a plugin go: it takes no new work, and its process ends when it is done.
+    pub fn remove(&self, name: &PluginName) {
+        let Some(orders) = self.owner.lock().get(name).cloned() else { return };
+        self.owner.tasks.spawn(async move {
+            // A keeper that ended is what is wanted.
+            let _ = orders.send(Order::Remove).await;
+        });
     }
 
     async fn order(&self, name: &str, order: impl FnOnce(Reply) -> Order) -> Result<Generation, OrderError> {
@@ -265,8 +272,8 @@ impl Owner {
     fn keep(self: &Arc<Self>, source: PluginSource) {
         let enabled = self.options(&source.name).enabled;
         let state = if enabled { PluginState::Starting } else { PluginState::Disabled };
-        let manifest = Arc::new(source.manifest.clone());
-        let entry = PluginEntry { name: source.name.clone(), manifest, state, restarts: 0 };
+        let (name, shown) = (source.name.clone(), Arc::new(source.clone()));
+        let entry = PluginEntry { name, source: shown, state, restarts: 0 };
         table::change(&self.publisher, |plugins| plugins.push(entry));
         let (orders, receiver) = mpsc::channel(ORDERS);
         self.lock().insert(source.name.clone(), orders);
@@ -340,8 +347,8 @@ impl Owner {
     fn publish(&self, source: &PluginSource, restarts: u32, state: PluginState) {
         table::change(&self.publisher, |plugins| {
             if let Some(plugin) = plugins.iter_mut().find(|plugin| plugin.name == source.name) {
-                if *plugin.manifest != source.manifest {
-                    plugin.manifest = Arc::new(source.manifest.clone());
+                if *plugin.source != *source {
+                    plugin.source = Arc::new(source.clone());
                 }
                 (plugin.restarts, plugin.state) = (restarts, state);
             }

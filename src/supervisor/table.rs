@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bingo_plugin_sdk::handshake::InitializeResult;
 use bingo_plugin_sdk::ids::PluginName;
-use bingo_plugin_sdk::manifest::Manifest;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::connection::Connection;
+use super::discovery::PluginSource;
 
 /// All plugins of a host, in the order in which they were given.
 #[derive(Clone, Default)]
@@ -21,7 +21,7 @@ pub struct PluginTable {
 #[derive(Clone)]
 pub struct PluginEntry {
     pub name: PluginName,
-    pub manifest: Arc<Manifest>,
+    pub source: Arc<PluginSource>,
     pub state: PluginState,
     /// How often a process of it was started after the first.
     pub restarts: u32,

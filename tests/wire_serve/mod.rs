@@ -7,6 +7,7 @@ mod compaction_limits;
 mod context;
 mod figures;
 mod observe;
+mod reload;
 mod restart;
 mod services;
 mod submit;

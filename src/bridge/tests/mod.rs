@@ -8,7 +8,6 @@ use std::time::Duration;
 use bingo_plugin_sdk::event::{ErrorCode, KernelError};
 use bingo_plugin_sdk::handshake::{InitializeResult, ProviderSpec};
 use bingo_plugin_sdk::ids::{PluginName, SessionId, TurnId};
-use bingo_plugin_sdk::manifest::Manifest;
 use bingo_plugin_sdk::provider::{ModelEvent, ModelRequest, ProviderError};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
@@ -16,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::ports::{CallContext, ModelStream, Provider, Tool};
+use crate::supervisor::discovery::PluginSource;
 use crate::supervisor::limits::Limits;
 use crate::supervisor::testing::{self, Heard};
 use crate::supervisor::{PluginEntry, PluginState, ReadyPlugin};
@@ -263,7 +263,7 @@ async fn the_first_of_a_name_is_offered_and_the_others_are_told() {
         let entry = json!({"name": name, "version": "1", "entry": {"command": "x"}});
         PluginEntry {
             name: PluginName::parse(name).unwrap(),
-            manifest: Arc::new(serde_json::from_value::<Manifest>(entry).unwrap()),
+            source: Arc::new(source(name, entry)),
             state: PluginState::Ready(ReadyPlugin::new(wire.connection, declared).0),
             restarts: 0,
         }
@@ -290,4 +290,10 @@ async fn the_first_of_a_name_is_offered_and_the_others_are_told() {
     let reports: Vec<_> =
         snapshot.plugins.iter().map(|plugin| (plugin.version.as_str(), plugin.reason.as_deref())).collect();
     assert_eq!(reports, [("2", None), ("2", None), ("1", Some("it is broken"))]);
+}
+
+/// A plugin that was found with this manifest.
+fn source(name: &str, manifest: Value) -> PluginSource {
+    let (name, manifest) = (PluginName::parse(name).unwrap(), serde_json::from_value(manifest).unwrap());
+    PluginSource { name, root: "/nowhere".into(), manifest, bundled: false }
 }

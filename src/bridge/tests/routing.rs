@@ -45,7 +45,7 @@ fn entry(name: &str, connection: &Connection, requires: &[&str], services: Value
     let manifest = json!({"name": name, "version": "1", "entry": {"command": "x"}, "requires": requires});
     PluginEntry {
         name: PluginName::parse(name).unwrap(),
-        manifest: Arc::new(serde_json::from_value::<Manifest>(manifest).unwrap()),
+        source: Arc::new(source(name, manifest)),
         state: PluginState::Ready(
             ReadyPlugin::new(connection.clone(), serde_json::from_value(declared).unwrap()).0,
         ),
