@@ -1,10 +1,11 @@
 //! Processes: what a plugin gets from the host, and that nothing of it is left, however the host or the guard ends.
 
 use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::common::{Ran, Sandbox, Started, end, program, repository, signal, wait_until};
 
@@ -135,6 +136,40 @@ fn what_a_plugin_started_is_gone_when_the_host_was_killed() {
     run.signal("KILL");
     all_end("the detached one and the one that ignores TERM", &ids);
     assert_eq!(run.finish().code, None);
+}
+
+/// With `BINGO_ENDURANCE=full` a hundred times.
+#[test]
+fn whenever_a_host_is_killed_nothing_of_its_plugins_is_left_after_a_second() {
+    let full = std::env::var("BINGO_ENDURANCE").is_ok_and(|size| size == "full");
+    let mut slowest = Duration::ZERO;
+    for round in 0u64..if full { 100 } else { 8 } {
+        let sandbox = Sandbox::new();
+        let stress = sandbox.stress("fork-detach,ignore-term");
+        let deaf = sandbox
+            .python("deaf", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nhello()\ntime.sleep(1000)\n");
+        let shell = sandbox.python("shell", "hello()\ntime.sleep(1000)\n");
+        let entry = json!({ "command": "sh", "args": ["-c", "trap '' TERM; python3 -B main.py; exit 0"] });
+        let manifest = json!({ "name": "shell", "version": "1", "entry": entry });
+        std::fs::write(shell.join("plugin.json"), manifest.to_string()).unwrap();
+        let mut args: Vec<&str> =
+            [&stress, &deaf, &shell].iter().flat_map(|dir| ["--plugin", dir.to_str().unwrap()]).collect();
+        args.extend(["--model", "echo/echo", "-p", "hi\n@wait 60000"]);
+        let run = sandbox.start(args);
+        // Anywhere in the start, and after it.
+        std::thread::sleep(Duration::from_millis(round * 7919 % 600));
+        run.signal("KILL");
+        let killed = Instant::now();
+        wait_until("everything is gone", || {
+            let left = sandbox.processes();
+            left.is_empty().then_some(()).ok_or_else(|| format!("{left:?}"))
+        });
+        slowest = slowest.max(killed.elapsed());
+        assert_eq!(run.finish().code, None);
+    }
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    let mut stderr = std::io::stderr().lock();
+    writeln!(stderr, "the slowest end of all processes took {slowest:?}").unwrap();
 }
 
 #[test]

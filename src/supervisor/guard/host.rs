@@ -100,7 +100,7 @@ pub(crate) struct Streams {
 pub(crate) struct Guarded {
     child: Child,
     pid: i32,
-    /// The end of this is the wish to stop.
+    /// A byte on this is the wish to stop; its end means that the host is gone.
     lifeline: Option<OwnedFd>,
     report: tokio::io::Lines<BufReader<pipe::Receiver>>,
     /// The plugin's own process, once it was started.
@@ -190,7 +190,8 @@ impl Guarded {
 
     /// Stops what is left of the plugin, TERM first and KILL after the grace, and waits until all of it is reaped.
     pub(crate) async fn stop(mut self) {
-        self.lifeline = None;
+        // A guard that has ended needs to hear nothing.
+        let _ = self.lifeline.take().map(|lifeline| unistd::write(lifeline, b"s"));
         let patience = self.grace + PATIENCE;
         if tokio::time::timeout(patience, self.child.wait()).await.is_err() {
             tracing::warn!(guard = self.pid, "a guard does not end; the host stops its tree");
@@ -216,19 +217,22 @@ fn killed(status: std::process::ExitStatus) -> bool {
 /// Stops and reaps what a killed guard left behind: children of this process that no guard is, and the plugin itself.
 fn stop_orphans(grace: Duration, plugin: Option<i32>) {
     let own = std::process::id().cast_signed();
-    tree::stop(grace, || {
-        let processes = tree::processes();
-        let guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
-        let orphans: Vec<i32> = processes
-            .iter()
-            .filter(|process| process.parent == own && !guards.contains(&process.pid))
-            .filter(|process| ADOPTS.load(Ordering::Relaxed) || Some(process.pid) == plugin)
-            .map(|process| process.pid)
-            .collect();
-        drop(guards);
-        for pid in &orphans {
-            let _ = waitpid(Pid::from_raw(*pid), Some(WaitPidFlag::WNOHANG));
-        }
-        tree::living(&processes, &orphans)
-    });
+    tree::stop(
+        || grace,
+        || {
+            let processes = tree::processes();
+            let guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
+            let orphans: Vec<i32> = processes
+                .iter()
+                .filter(|process| process.parent == own && !guards.contains(&process.pid))
+                .filter(|process| ADOPTS.load(Ordering::Relaxed) || Some(process.pid) == plugin)
+                .map(|process| process.pid)
+                .collect();
+            drop(guards);
+            for pid in &orphans {
+                let _ = waitpid(Pid::from_raw(*pid), Some(WaitPidFlag::WNOHANG));
+            }
+            tree::living(&processes, &orphans)
+        },
+    );
 }

@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ use crate::supervisor::process;
 
 /// The exit code of a guard that could not do its work, as shells have it for a command that cannot be run.
 const FAILED: u8 = 127;
+
+/// How long the tree has after TERM when the host is gone.
+const ALONE: Duration = Duration::from_millis(500);
 
 /// Is the guard: starts the plugin, waits for it, stops what it leaves behind, and ends with its status.
 ///
@@ -74,7 +78,7 @@ fn guard(args: Args<'_>) -> io::Result<Status> {
         }
     };
     say(&mut report, &format!("started {plugin}"));
-    let stopper = Arc::new(Stopper { grace: args.grace, once: Once::new() });
+    let stopper = Arc::new(Stopper { grace: args.grace, alone: AtomicBool::new(false), once: Once::new() });
     // After the plugin was started, which must not inherit this, and before the threads, which must.
     wishes_to_stop().thread_block()?;
     let (at_end, at_signal) = (Arc::clone(&stopper), Arc::clone(&stopper));
@@ -107,6 +111,8 @@ fn close_others(kept: &[RawFd]) -> io::Result<()> {
 /// Stops all descendants, once, however many ask for it.
 struct Stopper {
     grace: Duration,
+    /// The host is gone.
+    alone: AtomicBool,
     once: Once,
 }
 
@@ -118,7 +124,13 @@ impl Stopper {
             living.retain(|pid| *pid != own);
             living
         };
-        self.once.call_once(|| tree::stop(self.grace, descendants));
+        self.once.call_once(|| tree::stop(|| self.grace(), descendants));
+    }
+}
+
+impl Stopper {
+    fn grace(&self) -> Duration {
+        if self.alone.load(Ordering::Relaxed) { self.grace.min(ALONE) } else { self.grace }
     }
 }
 
@@ -132,10 +144,12 @@ fn say(report: &mut File, words: &str) {
     let _ = report.write_all(format!("{words}\n").as_bytes());
 }
 
-/// Waits for the lifeline's end or a byte on it, then stops the plugin.
+/// Waits for a byte on the lifeline, which asks for the stop, or for its end, and stops the plugin. The end means that the
+/// host is gone: nobody waits for an orderly end then, but somebody may wait for there to be nothing left.
 fn watch(mut lifeline: File, stopper: &Stopper) {
-    // An error is no way to hear of the host any more, which is as good as its end.
-    let _ = lifeline.read(&mut [0]);
+    let asked = lifeline.read(&mut [0]).is_ok_and(|read| read > 0);
+    // Another thread may be stopping already: it sees this too.
+    stopper.alone.store(!asked, Ordering::Relaxed);
     stopper.stop();
 }
 

@@ -55,10 +55,10 @@ pub(super) fn living(processes: &[Process], roots: &[i32]) -> Vec<i32> {
     found.into_iter().filter(lives).collect()
 }
 
-/// Sends TERM to everything that `find` returns, also to what appears meanwhile; after `grace` KILL, until it returns
-/// nothing.
-pub(super) fn stop(grace: Duration, mut find: impl FnMut() -> Vec<i32>) {
-    let deadline = Instant::now() + grace;
+/// Sends TERM to everything that `find` returns, also to what appears meanwhile; after `grace`, which may become shorter
+/// meanwhile, KILL, until it returns nothing.
+pub(super) fn stop(grace: impl Fn() -> Duration, mut find: impl FnMut() -> Vec<i32>) {
+    let begun = Instant::now();
     let mut told = HashSet::new();
     let mut pause = PAUSE;
     loop {
@@ -66,7 +66,7 @@ pub(super) fn stop(grace: Duration, mut find: impl FnMut() -> Vec<i32>) {
         if tree.is_empty() {
             return;
         }
-        let late = Instant::now() >= deadline;
+        let late = begun.elapsed() >= grace();
         for pid in tree {
             // A failure means that it is gone, or is not ours to stop; either way the next look decides.
             if late {
