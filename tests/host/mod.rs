@@ -143,6 +143,15 @@ impl Host {
         discovery::load(&root).unwrap()
     }
 
+    /// A plugin in a folder of its own that is this program.
+    pub(crate) fn program(&self, name: &str, command: &str) -> PluginSource {
+        let root = self.folder.path().join(name);
+        std::fs::create_dir_all(&root).unwrap();
+        let manifest = json!({"name": name, "version": "1", "entry": {"command": command}});
+        std::fs::write(root.join("plugin.json"), manifest.to_string()).unwrap();
+        discovery::load(&root).unwrap()
+    }
+
     /// Starts several plugins and waits until each is ready or refused.
     pub(crate) async fn start_all(&self, sources: Vec<PluginSource>) -> Running {
         let running = self.start_many(sources);

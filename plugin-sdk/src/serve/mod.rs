@@ -11,11 +11,13 @@ mod tests;
 
 use std::future::{Future, ready};
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -174,19 +176,38 @@ where
 
 /// Serves a plugin over stdin and stdout until stdin is closed; `main` should return then.
 ///
-/// Nothing else may write to stdout.
+/// Nothing else may write to stdout. The runtime needs its I/O driver (`enable_all`, as `#[tokio::main]` has it).
 ///
 /// # Errors
 /// When reading fails, or nothing can be written any more.
 pub async fn serve_stdio<P: Plugin>(plugin: P) -> Result<(), ServeError> {
     let (tx, lines) = mpsc::channel(QUEUE);
-    let runtime = Handle::current();
-    // tokio's own stdin would keep the runtime from ending while a read waits, so a plain thread reads.
-    std::thread::Builder::new()
-        .name("stdin".to_owned())
-        .spawn(move || runtime.block_on(server::read_lines(Blocking(io::stdin()), tx)))
-        .map_err(|source| ServeError::Read { source })?;
-    server::run(plugin, lines, tokio::io::stdout()).await
+    // The set ends the reading task when this function returns or is dropped.
+    let mut reading = JoinSet::new();
+    if let Some(stdin) = stdin_pipe() {
+        reading.spawn(server::read_lines(stdin, tx));
+    } else {
+        let runtime = Handle::current();
+        // tokio's own stdin would keep the runtime from ending while a read waits, so a plain thread reads.
+        std::thread::Builder::new()
+            .name("stdin".to_owned())
+            .spawn(move || runtime.block_on(server::read_lines(Blocking(io::stdin()), tx)))
+            .map_err(|source| ServeError::Read { source })?;
+    }
+    match stdout_pipe() {
+        Some(stdout) => server::run(plugin, lines, stdout).await,
+        None => server::run(plugin, lines, tokio::io::stdout()).await,
+    }
+}
+
+/// Returns stdin as a pipe that the runtime waits for, if it is one: no other thread has to wake up for each line.
+fn stdin_pipe() -> Option<pipe::Receiver> {
+    pipe::Receiver::from_owned_fd(io::stdin().as_fd().try_clone_to_owned().ok()?).ok()
+}
+
+/// Returns stdout so.
+fn stdout_pipe() -> Option<pipe::Sender> {
+    pipe::Sender::from_owned_fd(io::stdout().as_fd().try_clone_to_owned().ok()?).ok()
 }
 
 /// A blocking reader as an async one, for a thread that does nothing else.

@@ -35,7 +35,7 @@ const INPUT_PIECE: usize = 24;
 /// Serves the echo model on stdin and stdout until stdin is closed.
 pub fn run() -> ExitCode {
     let served = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
+        .enable_all()
         .build()
         .map_err(|error| format!("cannot start a runtime: {error}"))
         .and_then(|runtime| {
