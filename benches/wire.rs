@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use bingo::ports::Tool;
 use bingo_plugin_sdk::calls::{ObservePoint, Phase};
+use bingo_plugin_sdk::provider::ModelEvent;
 use serde_json::{Value, json};
 
 use host::{Host, Running, context};
@@ -53,7 +54,9 @@ fn main() {
             Ok("1") => tokio::runtime::Builder::new_current_thread(),
             _ => tokio::runtime::Builder::new_multi_thread(),
         };
-        return builder.enable_all().build().unwrap().block_on(run(part));
+        let (runtime, part) = (builder.enable_all().build().unwrap(), part.clone());
+        // A task among the host's own, as sessions are.
+        return runtime.block_on(runtime.spawn(async move { run(&part).await })).unwrap();
     }
     let wanted = args.first().map_or("", String::as_str);
     for pinned in [true, false] {
@@ -234,7 +237,9 @@ async fn deltas() {
         let mut stream = snapshot.providers[0].stream(context(Arc::clone(&snapshot)), request);
         let mut bytes = 0;
         while let Some(event) = stream.next().await {
-            bytes += json!(event.unwrap())["delta"].as_str().map_or(0, str::len);
+            if let ModelEvent::TextDelta { delta, .. } = event.unwrap() {
+                bytes += delta.len();
+            }
         }
         let expected: usize = (0..DELTAS).map(|number| format!("{number} ").len()).sum();
         assert_eq!(bytes, expected);

@@ -7,7 +7,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// Error codes, each with one meaning (JSON-RPC 2.0, section 5.1; -32000 is ours).
 pub mod code {
@@ -203,20 +203,58 @@ impl Message {
 
     /// Returns the message as one line without its newline.
     pub fn to_line(&self) -> String {
-        let value = match self {
-            Self::Request { id, method, params } => {
-                json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
-            }
-            Self::Notification { method, params } => {
-                json!({"jsonrpc": "2.0", "method": method, "params": params})
-            }
+        match self {
+            Self::Request { id, method, params } => to_line(&Out::request(id, method, params)),
+            Self::Notification { method, params } => notification_line(method, params),
             Self::Response { id, outcome: Ok(result) } => {
-                json!({"jsonrpc": "2.0", "id": id, "result": result})
+                to_line(&Out { result: Some(result), ..Out::answer(id) })
             }
-            Self::Response { id, outcome: Err(error) } => json!({"jsonrpc": "2.0", "id": id, "error": error}),
-        };
-        value.to_string()
+            Self::Response { id, outcome: Err(error) } => {
+                to_line(&Out { error: Some(error), ..Out::answer(id) })
+            }
+        }
     }
+}
+
+/// A message as it goes out, borrowed: what it carries may be large. The members stand in the order of their names.
+#[derive(Serialize)]
+struct Out<'a, P> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a RpcError>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a RequestId>,
+    jsonrpc: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    params: Option<&'a P>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a Value>,
+}
+
+impl<'a, P> Out<'a, P> {
+    fn empty() -> Self {
+        Self { error: None, id: None, jsonrpc: "2.0", method: None, params: None, result: None }
+    }
+
+    fn request(id: &'a RequestId, method: &'a str, params: &'a P) -> Self {
+        Self { id: Some(id), method: Some(method), params: Some(params), ..Self::empty() }
+    }
+}
+
+impl<'a> Out<'a, Value> {
+    fn answer(id: &'a RequestId) -> Self {
+        Self { id: Some(id), ..Self::empty() }
+    }
+}
+
+fn to_line(message: &impl Serialize) -> String {
+    serde_json::to_string(message).expect("the wire's types have string keys and no serializer that fails")
+}
+
+/// Returns the line of a notification whose params are not a JSON value yet.
+pub(crate) fn notification_line(method: &str, params: &impl Serialize) -> String {
+    to_line(&Out { method: Some(method), params: Some(params), ..Out::empty() })
 }
 
 /// A request method with its types, so that a call cannot mix them up.
@@ -296,6 +334,8 @@ pub(crate) use notification_table;
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn parse(line: &str) -> Result<Message, MessageError> {

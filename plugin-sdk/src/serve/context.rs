@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::{ToolProgressParams, notifications};
-use crate::jsonrpc::{Message, Notice};
+use crate::jsonrpc::{Notice, notification_line};
 use crate::provider::{ModelEvent, ProviderDeltaParams, ProviderError};
 
 /// The host no longer waits for this call.
@@ -92,13 +92,13 @@ pub(super) struct Link {
 impl Link {
     /// Queues a notification; waits while the queue is full, but not past a cancel.
     async fn notify<N: Notice>(&self, params: &N::Params) -> Result<(), Cancelled> {
-        let message = Message::Notification { method: N::NAME.to_owned(), params: to_value(params) };
+        let line = notification_line(N::NAME, params);
         tokio::select! {
             // The cancel first, so that nothing is sent after it.
             biased;
             () = self.cancel.cancelled() => Err(Cancelled),
             // A writer that is gone means that the whole loop ends; this call is about to be dropped.
-            sent = self.output.send(message.to_line()) => sent.map_err(|_| Cancelled),
+            sent = self.output.send(line) => sent.map_err(|_| Cancelled),
         }
     }
 }

@@ -70,17 +70,28 @@ where
     }
 }
 
+/// How many bytes of short lines are written at a time.
+const TOGETHER: usize = 16 * 1024;
+
 /// Writes queued lines until every sender is gone. Flushes when the queue is empty.
 async fn write_lines<W: AsyncWrite + Unpin>(
     mut writer: W,
     mut queue: mpsc::Receiver<String>,
 ) -> io::Result<()> {
-    let mut lines = Vec::with_capacity(QUEUE);
+    let mut lines: Vec<String> = Vec::with_capacity(QUEUE);
     while queue.recv_many(&mut lines, QUEUE).await > 0 {
+        // One write for all of them; a large line is not copied.
+        let mut waiting = String::new();
         for mut line in lines.drain(..) {
             line.push('\n');
-            writer.write_all(line.as_bytes()).await?;
+            if waiting.len() + line.len() > TOGETHER {
+                writer.write_all(waiting.as_bytes()).await?;
+                waiting = line;
+            } else {
+                waiting.push_str(&line);
+            }
         }
+        writer.write_all(waiting.as_bytes()).await?;
         writer.flush().await?;
     }
     writer.shutdown().await
