@@ -9,7 +9,7 @@ use bingo_plugin_sdk::jsonrpc::{Message, MessageError};
 use tokio::sync::{mpsc, oneshot};
 
 /// From this length on a line is huge.
-const HUGE: usize = 1024 * 1024;
+pub(super) const HUGE: usize = 1024 * 1024;
 
 /// A line and what it is.
 type Parsed = (String, Result<Message, MessageError>);
@@ -19,22 +19,17 @@ struct Job {
     reply: oneshot::Sender<Parsed>,
 }
 
-/// Returns the message that a line holds, and the line.
+/// Returns the message that a line holds, and the line without the long strings that moved into the message.
 pub(super) async fn parse(line: String) -> Parsed {
     if line.len() < HUGE {
-        return parse_here(line);
+        return Message::parse_owned(line);
     }
     let (reply, parsed) = oneshot::channel();
     match thread().send(Job { line, reply }).await {
         Ok(()) => parsed.await.expect("the thread answers each job"),
         // It could not be started.
-        Err(mpsc::error::SendError(job)) => parse_here(job.line),
+        Err(mpsc::error::SendError(job)) => Message::parse_owned(job.line),
     }
-}
-
-fn parse_here(line: String) -> Parsed {
-    let message = Message::parse_bounded(line.as_bytes());
-    (line, message)
 }
 
 /// Returns the way to the one thread, which lives as long as the process.
@@ -45,7 +40,7 @@ fn thread() -> &'static mpsc::Sender<Job> {
         let run = move || {
             while let Some(Job { line, reply }) = jobs.blocking_recv() {
                 // A reader that left is normal.
-                let _ = reply.send(parse_here(line));
+                let _ = reply.send(Message::parse_owned(line));
             }
         };
         if let Err(error) = std::thread::Builder::new().name("huge-lines".to_owned()).spawn(run) {

@@ -3,6 +3,7 @@
 //! It waits for nobody, and reads a flood of what is no use slowly. A response that cannot be used fails its call; a
 //! request gets an answer; the rest is a stray.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +15,8 @@ use bingo_plugin_sdk::jsonrpc::{
 };
 use bingo_plugin_sdk::ndjson::{IdScan, Line};
 use bingo_plugin_sdk::provider::ProviderDeltaParams;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -62,7 +64,9 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
 
 impl Shared {
     async fn take_text(self: &Arc<Self>, text: String) {
-        if let Some(delta) = delta::plain(&text) {
+        if text.len() < huge::HUGE
+            && let Some(delta) = delta::plain(&text)
+        {
             self.counters.plain_deltas.add(1);
             return self.route_delta(delta);
         }
@@ -126,9 +130,8 @@ impl Shared {
 
     /// Takes a line that is JSON and no message: a request is answered, a response fails its call.
     fn take_faulty(&self, text: &str, id: Option<RequestId>, reason: &str) {
-        let value: Value = serde_json::from_str(text).unwrap_or_default();
-        let has = |key: &str| value.get(key).is_some();
-        if has("method") {
+        let members: Members = serde_json::from_str(text).unwrap_or_default();
+        if members.method {
             if let Some(id) = id {
                 self.answer(id, Err(RpcError::new(code::INVALID_REQUEST, reason)));
             }
@@ -136,7 +139,7 @@ impl Shared {
         }
         let failed = match id {
             Some(id) => self.fail(&id, reason),
-            None => (has("result") || has("error")) && self.fail_only(reason),
+            None => members.outcome && self.fail_only(reason),
         };
         if !failed {
             self.strays.note(Stray::NotMessage, text);
@@ -252,6 +255,49 @@ impl<R: AsyncRead + Unpin> AsyncRead for Counted<R> {
         let polled = Pin::new(&mut self.reader).poll_read(context, buffer);
         self.counters.bytes.add((buffer.filled().len() - before) as u64);
         polled
+    }
+}
+
+/// Which members a faulty message has. What it holds else is not read: it may be too much.
+#[derive(Default)]
+struct Members {
+    method: bool,
+    /// A result or an error.
+    outcome: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "camelCase")]
+enum Member {
+    Method,
+    Result,
+    Error,
+    #[serde(other)]
+    Other,
+}
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Self::default())
+    }
+}
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Self;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a message")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut access: A) -> Result<Self, A::Error> {
+        while let Some((key, IgnoredAny)) = access.next_entry()? {
+            match key {
+                Member::Method => self.method = true,
+                Member::Result | Member::Error => self.outcome = true,
+                Member::Other => {}
+            }
+        }
+        Ok(self)
     }
 }
 

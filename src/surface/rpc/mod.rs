@@ -140,7 +140,7 @@ fn request(line: Line) -> Result<Option<Request>, (Option<RequestId>, RpcError)>
             return Err((id, RpcError::new(code::PARSE_ERROR, text)));
         }
     };
-    match Message::parse_bounded(text.as_bytes()) {
+    match Message::parse_owned(text).1 {
         Ok(Message::Request { id, method, params }) => Ok(Some((id, method, params))),
         Ok(Message::Notification { .. } | Message::Response { .. }) => Ok(None),
         Err(error) => {

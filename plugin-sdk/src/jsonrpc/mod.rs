@@ -2,12 +2,18 @@
 //!
 //! Reads leniently where the peer can still be answered (a readable id is kept), writes strictly.
 
+mod bounded;
+mod cut;
+
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::ndjson::IdScan;
+use bounded::Refusal;
 
 /// Error codes, each with one meaning (JSON-RPC 2.0, section 5.1; -32000 is ours).
 pub mod code {
@@ -34,11 +40,11 @@ pub enum RequestId {
 }
 
 impl RequestId {
-    /// Returns the id that a JSON value is, if it is one.
+    /// Returns the id that a JSON value is, if it is one; a text of more than [`MAX_NAME`] bytes is none.
     pub fn from_value(value: &Value) -> Option<Self> {
         match value {
             Value::Number(number) => number.as_i64().map(Self::Number),
-            Value::String(text) => Some(Self::Text(text.clone())),
+            Value::String(text) if text.len() <= MAX_NAME => Some(Self::Text(text.clone())),
             _ => None,
         }
     }
@@ -67,6 +73,20 @@ impl RpcError {
     pub fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
     }
+
+    fn from_value(value: Value) -> Result<Self, String> {
+        let Value::Object(mut members) = value else {
+            return Err(format!("it must be an object, got {}", shown(&value)));
+        };
+        let mut member = |key| members.remove(key).ok_or_else(|| format!("missing field `{key}`"));
+        let (code, message) = (member("code")?, member("message")?);
+        let code = code.as_i64().ok_or_else(|| format!("`code` must be an integer, got {}", shown(&code)))?;
+        let Value::String(message) = message else {
+            return Err(format!("`message` must be a string, got {}", shown(&message)));
+        };
+        let data = members.remove("data").filter(|data| !data.is_null());
+        Ok(Self { code, message, data })
+    }
 }
 
 impl fmt::Display for RpcError {
@@ -88,6 +108,9 @@ pub enum Message {
 /// The deepest nesting a host takes from a peer. What it takes it puts a few levels deeper into frames and requests, and
 /// whoever reads those may stop at 128.
 pub const MAX_DEPTH: usize = 64;
+
+/// The longest id or name of a method, in bytes: both are repeated in answers and complaints.
+pub const MAX_NAME: usize = 1024;
 
 /// Returns whether a value nests deeper than this; `{}` and `[]` have depth 1.
 pub fn is_deeper_than(value: &Value, depth: usize) -> bool {
@@ -125,23 +148,50 @@ impl Message {
         Self::from_value(value)
     }
 
-    /// Returns the message that a line holds, unless it nests too deep to be passed on.
+    /// Returns the message that a line holds, unless it nests too deep to be passed on or takes too much memory.
     ///
     /// # Errors
-    /// As `parse`, and when it nests deeper than [`MAX_DEPTH`].
+    /// As `parse`, when it nests deeper than [`MAX_DEPTH`], and when line and value take more than 28 MiB together.
     pub fn parse_bounded(line: &[u8]) -> Result<Self, MessageError> {
-        let message = Self::parse(line)?;
-        let (id, value) = match &message {
+        Self::from_bounded(line, bounded::value(line))
+    }
+
+    /// Does what `parse_bounded` does, and uses the line's memory: long strings of a long line move into the message.
+    /// Returns the line too, where `"…"` stands for those.
+    pub fn parse_owned(line: String) -> (String, Result<Self, MessageError>) {
+        let (rest, value) = bounded::owned_value(line);
+        let message = Self::from_bounded(rest.as_bytes(), value);
+        (rest, message)
+    }
+
+    fn from_bounded(line: &[u8], value: Result<Value, Refusal>) -> Result<Self, MessageError> {
+        let message = match value {
+            Ok(value) => Self::from_value(value)?,
+            Err(Refusal::NotJson { reason, cut }) => return Err(MessageError::NotJson { reason, cut }),
+            Err(Refusal::TooHeavy(reason)) => {
+                let mut scan = IdScan::default();
+                scan.feed(line);
+                let stands_for_another = |id: &RequestId| *id == RequestId::Text(cut::PLACEHOLDER.to_owned());
+                let id = scan.id().filter(|id| !stands_for_another(id));
+                return Err(MessageError::NotMessage { id, reason });
+            }
+        };
+        message.check_depth()?;
+        Ok(message)
+    }
+
+    fn check_depth(&self) -> Result<(), MessageError> {
+        let (id, value) = match self {
             Self::Request { id, params, .. } => (Some(id), params),
             Self::Notification { params, .. } => (None, params),
             Self::Response { id, outcome: Ok(result) } => (Some(id), result),
-            Self::Response { outcome: Err(_), .. } => return Ok(message),
+            Self::Response { outcome: Err(_), .. } => return Ok(()),
         };
         if is_deeper_than(value, MAX_DEPTH) {
             let reason = format!("it nests deeper than {MAX_DEPTH} levels");
             return Err(MessageError::NotMessage { id: id.cloned(), reason });
         }
-        Ok(message)
+        Ok(())
     }
 
     /// Returns the message that a JSON value is.
@@ -160,7 +210,7 @@ impl Message {
     fn from_members(members: &mut Map<String, Value>) -> Result<Self, String> {
         match members.get("jsonrpc") {
             Some(Value::String(version)) if version == "2.0" => {}
-            Some(other) => return Err(format!("`jsonrpc` must be \"2.0\", got {other}")),
+            Some(other) => return Err(format!("`jsonrpc` must be \"2.0\", got {}", shown(other))),
             None => return Err("`jsonrpc` is missing".to_owned()),
         }
         let id = match members.remove("id") {
@@ -171,18 +221,18 @@ impl Message {
             Some(Value::Null) => return Err("a response with `id` null answers nothing".to_owned()),
             Some(value) => Some(
                 RequestId::from_value(&value)
-                    .ok_or_else(|| format!("`id` must be an integer or a string, got {value}"))?,
+                    .ok_or_else(|| format!("`id` must be an integer or a string, got {}", shown(&value)))?,
             ),
         };
         match members.remove("method") {
-            Some(Value::String(method)) => {
+            Some(Value::String(method)) if method.len() <= MAX_NAME => {
                 let params = members.remove("params").unwrap_or(Value::Null);
                 Ok(match id {
                     Some(id) => Self::Request { id, method, params },
                     None => Self::Notification { method, params },
                 })
             }
-            Some(other) => Err(format!("`method` must be a string, got {other}")),
+            Some(other) => Err(format!("`method` must be a string, got {}", shown(&other))),
             None => Self::response(id, members),
         }
     }
@@ -192,8 +242,8 @@ impl Message {
         match (members.remove("result"), members.remove("error")) {
             (Some(result), None) => Ok(Self::Response { id, outcome: Ok(result) }),
             (None | Some(Value::Null), Some(error)) => {
-                let error =
-                    RpcError::deserialize(error).map_err(|error| format!("`error` does not fit: {error}"))?;
+                let error = RpcError::from_value(error)
+                    .map_err(|reason| format!("`error` does not fit: {reason}"))?;
                 Ok(Self::Response { id, outcome: Err(error) })
             }
             (Some(_), Some(_)) => Err("`result` and `error` are both there".to_owned()),
@@ -255,6 +305,16 @@ fn to_line(message: &impl Serialize) -> String {
 /// Returns the line of a notification whose params are not a JSON value yet.
 pub(crate) fn notification_line(method: &str, params: &impl Serialize) -> String {
     to_line(&Out { method: Some(method), params: Some(params), ..Out::empty() })
+}
+
+/// Returns a value for a complaint, which shall not be as long as the message.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) if text.len() > MAX_NAME => format!("a string of {} bytes", text.len()),
+        Value::Array(elements) => format!("an array of {} elements", elements.len()),
+        Value::Object(members) => format!("an object of {} members", members.len()),
+        other => other.to_string(),
+    }
 }
 
 /// A request method with its types, so that a call cannot mix them up.
