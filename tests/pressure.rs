@@ -121,8 +121,7 @@ fn a_line_of_16_mebibytes_is_a_message_and_a_longer_one_is_not() {
         let (texts, grown) = turn(&sandbox, &[&plugin], &call("stress__echo", &json!({ "text": "é" })));
         if length <= 16 * MIB {
             assert_eq!(texts, ["é"]);
-            // While it is parsed, the line is there and what it says.
-            assert!(grown.most < 40 * MIB, "{length}: {grown:?}");
+            assert!(grown.most < 32 * MIB, "{length}: {grown:?}");
         } else {
             let text = "stress: the response to tool/call cannot be used: its line has 16777217 bytes, the limit is 16777216";
             assert_eq!(texts, [text]);
@@ -140,8 +139,7 @@ fn huge_lines_that_are_no_message_leave_no_memory_behind() {
     };
     let prompt = noise("long", 16 * MIB, 2) + &noise("bytes", 16 * MIB, 2) + &noise("long", 17 * MIB, 1);
     let (texts, grown) = turn(&sandbox, &[&sandbox.stress("offer-noise")], &prompt);
-    let only = "stress: the response to tool/call cannot be used: its line has 17825792 bytes, the limit is 16777216";
-    assert_eq!(texts, ["done", "done", only]);
+    assert_eq!(texts, ["done", "done", "done"], "no object, so nobody's answer");
     assert!(grown.most < 32 * MIB && grown.after < 16 * MIB, "{grown:?}");
 }
 

@@ -1,10 +1,10 @@
 //! Lines of a wire: a codec whose item is a line or a fault, so that a bad line never ends the stream.
 //!
-//! A line over the cap is drained, not kept; while it passes, its top-level `id` is looked for, so that the call it
+//! A line over the cap is drained, not kept; while it passes, its top level is looked at, so that the call it
 //! belongs to can fail at once. Bytes that are not UTF-8 are a fault of that line alone.
 
-use bytes::{Buf, Bytes, BytesMut};
-use tokio_util::codec::{Decoder, Encoder};
+use bytes::{Buf, BytesMut};
+use tokio_util::codec::Decoder;
 
 use crate::jsonrpc::RequestId;
 
@@ -27,12 +27,12 @@ pub enum Line {
     /// A line of valid UTF-8, without its newline.
     Text(String),
     /// A line that is not UTF-8, as far as it can be shown.
-    NotUtf8 { lossy: String, id: Option<RequestId> },
+    NotUtf8 { lossy: String, outline: Outline },
     /// A line over the cap; its content is gone.
-    TooLong { length: u64, id: Option<RequestId> },
+    TooLong { length: u64, outline: Outline },
 }
 
-/// Splits bytes into lines and writes lines with their newline.
+/// Splits bytes into lines.
 #[derive(Debug)]
 pub struct NdjsonCodec {
     cap: usize,
@@ -47,7 +47,7 @@ pub struct NdjsonCodec {
 #[derive(Debug)]
 struct Drain {
     length: u64,
-    scan: IdScan,
+    scan: OutlineScan,
 }
 
 impl NdjsonCodec {
@@ -63,7 +63,7 @@ impl NdjsonCodec {
 
     /// Takes `length` bytes from the buffer into the drained line.
     fn drain(&mut self, buffer: &mut BytesMut, length: usize) {
-        let drain = self.drain.get_or_insert_with(|| Drain { length: 0, scan: IdScan::default() });
+        let drain = self.drain.get_or_insert_with(|| Drain { length: 0, scan: OutlineScan::default() });
         drain.length += length as u64;
         self.wasted += length as u64;
         drain.scan.feed(&buffer[..length]);
@@ -77,7 +77,7 @@ impl NdjsonCodec {
     /// Takes the line that ends before `end`.
     fn finish(&mut self, buffer: &mut BytesMut, end: usize) -> Line {
         if let Some(drain) = self.drain.take() {
-            return Line::TooLong { length: drain.length, id: drain.scan.id() };
+            return Line::TooLong { length: drain.length, outline: drain.scan.outline() };
         }
         let line = match take_large(buffer, end) {
             Some(large) => text_or_fault(large.into()),
@@ -115,10 +115,8 @@ fn text_or_fault(mut bytes: Vec<u8>) -> Line {
 }
 
 fn not_utf8(bytes: &[u8]) -> Line {
-    let mut scan = IdScan::default();
-    scan.feed(bytes);
     let shown = &bytes[..bytes.len().min(SHOWN)];
-    Line::NotUtf8 { lossy: String::from_utf8_lossy(shown).into_owned(), id: scan.id() }
+    Line::NotUtf8 { lossy: String::from_utf8_lossy(shown).into_owned(), outline: Outline::of(bytes) }
 }
 
 impl Decoder for NdjsonCodec {
@@ -158,41 +156,61 @@ impl Decoder for NdjsonCodec {
     }
 }
 
-impl Encoder<Bytes> for NdjsonCodec {
-    type Error = std::io::Error;
+/// What the top level of a line shows, whatever is wrong with the rest of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outline {
+    /// It begins as an object does.
+    pub is_object: bool,
+    /// The member `id`, the last one as parsers have it, when it is an integer or a string.
+    pub id: Option<RequestId>,
+    /// It has a member `method`: a request or a notification, and no answer.
+    pub has_method: bool,
+}
 
-    fn encode(&mut self, line: Bytes, buffer: &mut BytesMut) -> Result<(), Self::Error> {
-        buffer.reserve(line.len() + 1);
-        buffer.extend_from_slice(&line);
-        buffer.extend_from_slice(b"\n");
-        Ok(())
+impl Outline {
+    /// Returns what a whole line shows.
+    pub fn of(line: &[u8]) -> Self {
+        let mut scan = OutlineScan::default();
+        scan.feed(line);
+        scan.outline()
     }
 }
 
-/// Finds the top-level `id` member of a JSON object that passes by in pieces, in constant memory.
+/// Finds the outline of a line that passes by in pieces, in constant memory.
 #[derive(Debug, Default)]
-pub struct IdScan {
+pub struct OutlineScan {
     depth: u32,
     in_string: bool,
     escaped: bool,
-    /// The current string or bare value at depth 1, as far as it matters.
+    /// The current key at depth 1, or the id, as far as they matter.
     token: Vec<u8>,
-    /// Whether the last string at depth 1 was the key `id` and its colon came.
-    after_id: bool,
-    last_key_is_id: bool,
-    found: Option<Vec<u8>>,
+    /// The last string at depth 1 that stands where a key does.
+    key: Key,
+    /// Whose value is passing.
+    value_of: Option<Key>,
+    id: Option<Vec<u8>>,
+    has_method: bool,
+    is_object: bool,
     /// It does not begin as an object does.
     hopeless: bool,
 }
 
-impl IdScan {
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+enum Key {
+    Id,
+    Method,
+    #[default]
+    Other,
+}
+
+impl OutlineScan {
     /// The longest id that is remembered.
     const MAX_ID: usize = 256;
 
     /// Reads the next piece.
     pub fn feed(&mut self, mut bytes: &[u8]) {
         while let Some((&byte, rest)) = bytes.split_first() {
-            if self.found.is_some() || self.hopeless {
+            if self.hopeless {
                 return;
             }
             bytes = rest;
@@ -208,10 +226,11 @@ impl IdScan {
         }
     }
 
-    /// Returns the id, if one was found and is an integer or a string.
-    pub fn id(&self) -> Option<RequestId> {
-        let value = serde_json::from_slice(self.found.as_ref()?).ok()?;
-        RequestId::from_value(&value)
+    /// Returns what was found so far.
+    pub fn outline(&self) -> Outline {
+        let value = self.id.as_ref().and_then(|id| serde_json::from_slice(id).ok());
+        let id = value.and_then(|value| RequestId::from_value(&value));
+        Outline { is_object: self.is_object, id, has_method: self.has_method }
     }
 
     fn string_byte(&mut self, byte: u8) {
@@ -221,8 +240,12 @@ impl IdScan {
             b'\\' => self.escaped = true,
             b'"' => {
                 self.in_string = false;
-                if self.depth == 1 && !self.after_id {
-                    self.last_key_is_id = self.token == br#""id""#;
+                if self.depth == 1 && self.value_of.is_none() {
+                    self.key = match &self.token[..] {
+                        br#""id""# => Key::Id,
+                        br#""method""# => Key::Method,
+                        _ => Key::Other,
+                    };
                 }
             }
             _ => {}
@@ -233,21 +256,24 @@ impl IdScan {
         match byte {
             b'"' => {
                 self.in_string = true;
-                if !self.after_id {
+                if self.value_of.is_none() {
                     self.token.clear();
                 }
                 self.keep(byte);
             }
-            b':' if self.depth == 1 && !self.after_id && self.last_key_is_id => {
-                self.after_id = true;
+            b':' if self.depth == 1 && self.value_of.is_none() => {
+                self.has_method |= self.key == Key::Method;
+                self.value_of = Some(self.key);
                 self.token.clear();
             }
-            b'{' | b'[' => self.depth = self.depth.saturating_add(1),
+            b'{' | b'[' => {
+                self.is_object |= self.depth == 0 && byte == b'{';
+                self.depth = self.depth.saturating_add(1);
+            }
             b',' | b'}' | b']' => {
-                if self.depth == 1 && self.after_id {
-                    self.found = Some(std::mem::take(&mut self.token));
+                if self.depth == 1 {
+                    self.end_member();
                 }
-                self.last_key_is_id = false;
                 if byte != b',' {
                     self.depth = self.depth.saturating_sub(1);
                 }
@@ -260,6 +286,13 @@ impl IdScan {
         }
     }
 
+    fn end_member(&mut self) {
+        if self.value_of == Some(Key::Id) {
+            self.id = Some(std::mem::take(&mut self.token));
+        }
+        (self.key, self.value_of) = (Key::Other, None);
+    }
+
     /// Remembers a byte where a key or the id may be; other values pass.
     fn keep(&mut self, byte: u8) {
         if self.keeps() {
@@ -268,7 +301,8 @@ impl IdScan {
     }
 
     fn keeps(&self) -> bool {
-        self.depth == 1 && self.token.len() < Self::MAX_ID
+        let matters = matches!(self.value_of, None | Some(Key::Id));
+        self.depth == 1 && matters && self.token.len() < Self::MAX_ID
     }
 }
 
@@ -309,9 +343,28 @@ mod tests {
     #[test]
     fn a_bad_line_does_not_end_the_stream() {
         let lines = decode(8, &[b"\xff\xfe\n", b"123456789012\n", b"ok\n"]);
-        assert!(matches!(&lines[0], Line::NotUtf8 { id: None, .. }));
-        assert_eq!(lines[1], Line::TooLong { length: 12, id: None });
+        assert!(matches!(&lines[0], Line::NotUtf8 { outline: Outline { id: None, .. }, .. }));
+        assert_eq!(lines[1], Line::TooLong { length: 12, outline: Outline::default() });
         assert_eq!(lines[2], text("ok"));
+    }
+
+    #[test]
+    fn only_a_member_of_the_top_level_is_a_method_and_the_last_id_counts() {
+        for (line, has_method) in [
+            (r#"{"id":1,"method":"x"}"#, true),
+            (r#" {"method" : "x","id":1"#, true),
+            (r#"{"result":{"method":1},"id":1,"t":"\"method\":"}"#, false),
+            (r#"{"a":"method","b":["method",{"method":2}],"id":7,"id":1}"#, false),
+            (r#"{"id":1,"method"#, false),
+        ] {
+            let outline = Outline::of(line.as_bytes());
+            assert_eq!((outline.has_method, outline.is_object), (has_method, true), "{line}");
+            if line.ends_with('}') {
+                assert_eq!(outline.id, Some(RequestId::Number(1)), "{line}");
+            }
+        }
+        assert!(Outline::of(br#"["method":1]"#).has_method);
+        assert!(Outline::of(b"{").is_object);
     }
 
     #[test]
@@ -327,9 +380,10 @@ mod tests {
     #[test]
     fn a_large_line_takes_its_memory_along() {
         let large = "x".repeat(LARGE * 4);
-        for (cap, line) in
-            [(LARGE * 4, text(&large)), (LARGE, Line::TooLong { length: large.len() as u64, id: None })]
-        {
+        for (cap, line) in [
+            (LARGE * 4, text(&large)),
+            (LARGE, Line::TooLong { length: large.len() as u64, outline: Outline::default() }),
+        ] {
             let mut buffer = BytesMut::from(format!("{large}\nrest").as_bytes());
             let mut codec = NdjsonCodec::new(cap);
             assert_eq!(codec.decode(&mut buffer).unwrap(), Some(line));
@@ -363,7 +417,10 @@ mod tests {
         ] {
             let halves = line.split_at(line.len() / 2);
             let lines = decode(16, &[halves.0.as_bytes(), halves.1.as_bytes(), b"\nok\n"]);
-            assert_eq!(lines, vec![Line::TooLong { length: line.len() as u64, id }, text("ok")], "{line}");
+            let Line::TooLong { length, outline } = &lines[0] else { panic!("{lines:?}") };
+            assert_eq!((*length, &outline.id), (line.len() as u64, &id), "{line}");
+            assert_eq!(outline.is_object, line.trim_start_matches('\u{feff}').starts_with('{'), "{line}");
+            assert_eq!(lines[1], text("ok"));
         }
     }
 
@@ -377,9 +434,8 @@ mod tests {
         #[test]
         fn the_scanner_agrees_with_a_parser(id in any::<i64>(), before: String, after: String) {
             let line = serde_json::json!({ "a": before, "b": [{"id": 1}], "id": id, "z": after }).to_string();
-            let mut scan = IdScan::default();
-            scan.feed(line.as_bytes());
-            prop_assert_eq!(scan.id(), Some(RequestId::Number(id)));
+            let found = Outline { is_object: true, id: Some(RequestId::Number(id)), has_method: false };
+            prop_assert_eq!(Outline::of(line.as_bytes()), found);
         }
     }
 }

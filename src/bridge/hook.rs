@@ -10,6 +10,7 @@ use bingo_plugin_sdk::calls::{
 use bingo_plugin_sdk::handshake::{HookPoint, HookSpec};
 
 use crate::ports::{BoxFuture, CallContext, Hook};
+use crate::supervisor::limits::clip;
 use crate::supervisor::{CallError, Connection};
 
 /// A hook of a plugin.
@@ -49,7 +50,7 @@ impl Hook for PluginHook {
             tokio::select! {
                 biased;
                 result = connection.call::<DecideHook>(&params, deadline) => {
-                    result.unwrap_or_else(|error| unanswered(&connection, &name, point, &error))
+                    result.map_or_else(|error| unanswered(&connection, &name, point, &error), clipped)
                 }
                 // Nobody waits for the decision any more, so nobody needs to hear of it.
                 () = context.cancel.cancelled() => fallback(&connection, || format!("the hook `{name}` was not waited for")),
@@ -73,6 +74,16 @@ fn matches(filter: Option<&str>, tool: Option<&str>) -> bool {
             None => tool == filter,
         },
     }
+}
+
+/// Returns a decision whose reason is as long as a person or a model may have to read.
+fn clipped(mut result: HookDecideResult) -> HookDecideResult {
+    if let HookOutcome::Deny { reason } | HookOutcome::Ask { reason } | HookOutcome::Block { reason } =
+        &mut result.outcome
+    {
+        *reason = clip(std::mem::take(reason));
+    }
+    result
 }
 
 /// Tells that a hook did not decide, and returns what counts instead.

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::schema::{self, Part};
-use crate::supervisor::{Connection, Served};
+use crate::supervisor::{Connection, MAX_ASKS, Served};
 
 /// Serves a call of the plugin at the other end of `caller`.
 pub(super) fn serve(caller: &Connection, method: &str, params: Value) -> Served {
@@ -51,7 +51,10 @@ fn ask(caller: &Connection, params: Value) -> Result<Served, RpcError> {
     let Some(asker) = tool.asker() else {
         return Err(refused("there is nobody who could be asked in this call".to_owned()));
     };
-    let (open, ended) = (tool.open_ask(), tool.ended());
+    let Some(open) = tool.open_ask() else {
+        return Err(refused(format!("a call may ask {MAX_ASKS} questions; `{call}` has asked them")));
+    };
+    let ended = tool.ended();
     Ok(Served::Later(Box::pin(async move {
         let answer = tokio::select! {
             biased;

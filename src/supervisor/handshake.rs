@@ -21,7 +21,14 @@ pub(super) enum HandshakeError {
     Slow { after: Duration },
     #[error("{failure}")]
     Call { failure: CallFailure },
+    #[error(
+        "the handshake declares the name {name:?} at {pointer}; a name has 1 to {MAX_NAME} characters and none of them is white space or a control character"
+    )]
+    Name { pointer: String, name: String },
 }
+
+/// The most characters of a name that a plugin declares.
+const MAX_NAME: usize = 128;
 
 /// Introduces the host and returns what the plugin declares.
 pub(super) async fn shake(
@@ -38,7 +45,10 @@ pub(super) async fn shake(
         let silent = tail.touched() + limits.handshake;
         let slow = started + limits.first_start;
         tokio::select! {
-            result = &mut response => return result.map_err(HandshakeError::from),
+            result = &mut response => {
+                let declared = result?;
+                return unfit_name(&declared).map_or(Ok(declared), Err);
+            }
             () = sleep_until(silent.min(slow)) => {}
         }
         let now = Instant::now();
@@ -49,6 +59,30 @@ pub(super) async fn shake(
             return Err(HandshakeError::Silent { after: limits.handshake });
         }
     }
+}
+
+/// Returns the first declared name that cannot be used: names stand in lists, on command lines and in requests to models.
+pub(super) fn unfit_name(declared: &InitializeResult) -> Option<HandshakeError> {
+    let tools = declared.tools.iter().map(|tool| &tool.name).enumerate().map(|at| ("tools", at, "name"));
+    let commands =
+        declared.commands.iter().map(|command| &command.name).enumerate().map(|at| ("commands", at, "name"));
+    let hooks = declared.hooks.iter().map(|hook| &hook.id).enumerate().map(|at| ("hooks", at, "id"));
+    let contributors =
+        declared.contributors.iter().map(|spec| &spec.id).enumerate().map(|at| ("contributors", at, "id"));
+    let compactors =
+        declared.compactors.iter().map(|spec| &spec.id).enumerate().map(|at| ("compactors", at, "id"));
+    let providers =
+        declared.providers.iter().map(|spec| &spec.id).enumerate().map(|at| ("providers", at, "id"));
+    let listed = tools.chain(commands).chain(hooks).chain(contributors).chain(compactors).chain(providers);
+    let listed = listed.map(|(list, (index, name), key)| (format!("/{list}/{index}/{key}"), name));
+    let services = declared.services.keys().map(|key| ("/services".to_owned(), key));
+    let unfit = |name: &str| {
+        let length = name.chars().count();
+        !(1..=MAX_NAME).contains(&length)
+            || name.chars().any(|char| char.is_whitespace() || char.is_control())
+    };
+    let (pointer, name) = listed.chain(services).find(|(_, name)| unfit(name))?;
+    Some(HandshakeError::Name { pointer, name: name.chars().take(MAX_NAME).collect() })
 }
 
 impl From<super::connection::CallError> for HandshakeError {

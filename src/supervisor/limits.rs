@@ -96,6 +96,18 @@ fn millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Err
     u64::deserialize(deserializer).map(Duration::from_millis)
 }
 
+/// The most characters of an error, a reason or a notice of a plugin.
+const TEXT: usize = 4000;
+
+/// Returns a text of a plugin that a person or a model reads, cut to its limit with how much is missing.
+pub(crate) fn clip(mut text: String) -> String {
+    let Some((end, _)) = text.char_indices().nth(TEXT) else { return text };
+    let missing = text[end..].chars().count();
+    text.truncate(end);
+    text.push_str(&format!("… [{missing} more characters]"));
+    text
+}
+
 /// Says a duration as people do: `2 s`, `250 ms`.
 pub(crate) fn words(duration: Duration) -> String {
     match duration.subsec_millis() {
@@ -107,6 +119,13 @@ pub(crate) fn words(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_cut_at_its_limit() {
+        let text = "é".repeat(TEXT);
+        assert_eq!(clip(text.clone()), text);
+        assert_eq!(clip(text.clone() + "xy"), text + "… [2 more characters]");
+    }
 
     #[test]
     fn single_limits_are_overridden_in_milliseconds() {

@@ -53,6 +53,11 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
+    /// Returns whether the input has ended: a line that came last may lack its end.
+    pub(super) fn have_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Counts bytes of lines that were no use.
     pub(super) fn waste(&mut self, bytes: u64) {
         self.pace.waste(bytes);

@@ -34,7 +34,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 pub use self::connection::{CallError, CallFailure, Connection, Incoming, Sent, Served};
-pub(crate) use self::connection::{IncomingSlot, Peer, PendingCall, StreamRoute, ToolRoute, Unread};
+pub(crate) use self::connection::{
+    IncomingSlot, MAX_ASKS, Peer, PendingCall, StreamRoute, ToolRoute, Unread,
+};
 use self::discovery::PluginSource;
 use self::generation::{Process, StartError};
 use self::keeper::{Keeper, Order, Reply};

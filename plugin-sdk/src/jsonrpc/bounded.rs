@@ -6,7 +6,7 @@ use std::mem::size_of;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::cut::{self, Piece, Span};
+use super::cut::{self, Piece, SLACK, Span};
 
 /// The most bytes that a line and its value may take together, as far as they are there at the same time.
 const MAX_WEIGHT: usize = 28 * 1024 * 1024;
@@ -107,7 +107,9 @@ struct Budget {
 impl Budget {
     fn new(line: usize, strings: Vec<Numbered>) -> Self {
         let mut budget = Self { left: Some(MAX_WEIGHT), values: 0, seen: 0, strings };
-        let strings = budget.strings.iter().map(|(_, string)| block(string.capacity().min(string.len() * 2)));
+        // One may keep the room of its line; memory that was never touched is not there.
+        let strings =
+            budget.strings.iter().map(|(_, string)| block(string.capacity().min(string.len() + SLACK)));
         let weight = line + strings.sum::<usize>() + budget.strings.capacity() * size_of::<Numbered>();
         budget.take(weight);
         budget
@@ -286,9 +288,18 @@ mod tests {
     #[test]
     fn lines_of_text_are_values() {
         let long = "x".repeat(MAX_LINE / 3);
-        for unit in ["x".repeat(LONG), r"\n".repeat(2000), r"\u00e9".repeat(MAX_LINE / 24), long] {
+        for unit in [
+            "x".repeat(LONG),
+            r"\n".repeat(2000),
+            r"\u00e9".repeat(MAX_LINE / 24),
+            long,
+            "y".repeat(MAX_LINE - 50),
+        ] {
             let line = filled(&format!("\"{unit}\","));
-            let (rest, value) = owned_value(line.clone());
+            // As lines come: with room for twice the longest.
+            let mut roomy = String::with_capacity(2 * MAX_LINE + 1);
+            roomy.push_str(&line);
+            let (rest, value) = owned_value(roomy);
             let value = value.unwrap();
             assert!(rest.len() < line.len() / 10);
             assert_eq!(value, serde_json::from_str::<Value>(&line).unwrap());

@@ -8,7 +8,7 @@ use memchr::{memchr, memchr2};
 pub(super) const PLACEHOLDER: &str = "…";
 
 /// The line gives memory back when it may give back so much.
-const SLACK: usize = 1024 * 1024;
+pub(super) const SLACK: usize = 1024 * 1024;
 
 /// Where the text of a string literal is, without its quotes.
 #[derive(Debug, Clone, Copy)]

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::ndjson::IdScan;
+use crate::ndjson::Outline;
 use bounded::Refusal;
 
 /// Error codes, each with one meaning (JSON-RPC 2.0, section 5.1; -32000 is ours).
@@ -169,10 +169,8 @@ impl Message {
             Ok(value) => Self::from_value(value)?,
             Err(Refusal::NotJson { reason, cut }) => return Err(MessageError::NotJson { reason, cut }),
             Err(Refusal::TooHeavy(reason)) => {
-                let mut scan = IdScan::default();
-                scan.feed(line);
                 let stands_for_another = |id: &RequestId| *id == RequestId::Text(cut::PLACEHOLDER.to_owned());
-                let id = scan.id().filter(|id| !stands_for_another(id));
+                let id = Outline::of(line).id.filter(|id| !stands_for_another(id));
                 return Err(MessageError::NotMessage { id, reason });
             }
         };

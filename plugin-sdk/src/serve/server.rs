@@ -26,7 +26,7 @@ use crate::calls::{
 };
 use crate::handshake::{InitializeParams, InitializeResult};
 use crate::jsonrpc::{Message, MessageError, Method, Notice, RequestId, RpcError, code};
-use crate::ndjson::{IdScan, Line, NdjsonCodec};
+use crate::ndjson::{Line, NdjsonCodec, Outline};
 use crate::provider::ProviderStreamResult;
 
 /// How long running calls may go on after the end of input, and again after their cancel. Both together stay below
@@ -187,10 +187,10 @@ impl<P: Plugin> Server<P> {
     fn line(&mut self, line: Line) {
         let text = match line {
             Line::Text(text) => text,
-            Line::NotUtf8 { lossy, id } => {
+            Line::NotUtf8 { lossy, outline: Outline { id, .. } } => {
                 return self.skip(id, code::PARSE_ERROR, format!("a line that is not UTF-8: {lossy}"));
             }
-            Line::TooLong { length, id } => {
+            Line::TooLong { length, outline: Outline { id, .. } } => {
                 return self.skip(id, code::PARSE_ERROR, format!("a line of {length} bytes"));
             }
         };
@@ -204,11 +204,7 @@ impl<P: Plugin> Server<P> {
             }
             Err(error) => {
                 let (id, code) = match &error {
-                    MessageError::NotJson { .. } => {
-                        let mut scan = IdScan::default();
-                        scan.feed(text.as_bytes());
-                        (scan.id(), code::PARSE_ERROR)
-                    }
+                    MessageError::NotJson { .. } => (Outline::of(text.as_bytes()).id, code::PARSE_ERROR),
                     MessageError::NotMessage { id, .. } => (id.clone(), code::INVALID_REQUEST),
                 };
                 self.skip(id, code, error.to_string());

@@ -3,7 +3,9 @@
 //! One short lock; nobody is woken while it is held. Whoever stops waiting removes its entry.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bingo_plugin_sdk::ids::PluginName;
 use bingo_plugin_sdk::jsonrpc::RequestId;
@@ -51,6 +53,8 @@ pub(super) struct ProgressRoute {
     pub(super) asker: Option<Arc<dyn Asker>>,
     /// Its questions that wait for a person.
     pub(super) asks: Gauge,
+    /// All its questions.
+    pub(super) asked: AtomicU32,
     /// Cancelled at the end of the call.
     pub(super) ended: CancellationToken,
     touched: Mutex<Instant>,
@@ -59,11 +63,16 @@ pub(super) struct ProgressRoute {
 impl ProgressRoute {
     pub(super) fn new(sink: ProgressSink, asker: Option<Arc<dyn Asker>>) -> Self {
         let (asks, ended) = (Gauge::default(), CancellationToken::new());
-        Self { sink, asker, asks, ended, touched: Mutex::new(Instant::now()) }
+        Self { sink, asker, asks, asked: AtomicU32::new(0), ended, touched: Mutex::new(Instant::now()) }
     }
 
     pub(super) fn touched(&self) -> Instant {
         *self.touched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shift(&self, time: Duration) {
+        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        *touched = (*touched + time).min(Instant::now());
     }
 
     pub(super) fn touch(&self) {
@@ -201,9 +210,9 @@ impl Calls {
         state.route(state.tools.get(name), name)
     }
 
-    /// Starts the clock of every running tool anew.
-    pub(super) fn touch_tools(&self) {
-        self.lock().tools.values().for_each(|route| route.touch());
+    /// Takes a time out of the silence of every running tool.
+    pub(super) fn shift_tools(&self, time: Duration) {
+        self.lock().tools.values().for_each(|route| route.shift(time));
     }
 
     pub(super) fn stream(&self, name: &str) -> Route<StreamQueue> {

@@ -13,7 +13,7 @@ use bingo_plugin_sdk::calls::{PROTOCOL, ToolProgressParams, methods, notificatio
 use bingo_plugin_sdk::jsonrpc::{
     Message, MessageError, Method, Notice as WireNotice, RequestId, RpcError, code,
 };
-use bingo_plugin_sdk::ndjson::{IdScan, Line};
+use bingo_plugin_sdk::ndjson::{Line, Outline};
 use bingo_plugin_sdk::provider::ProviderDeltaParams;
 use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -26,7 +26,11 @@ use super::metrics::Counters;
 use super::strays::Stray;
 use super::{Shared, delta, huge};
 use crate::schema::{self, Part};
+use crate::supervisor::limits::clip;
 use crate::supervisor::lines::Lines;
+
+/// The most bytes of an error's `data`.
+const MAX_DATA: usize = 64 * 1024;
 
 /// What a stray costs beside its bytes, as if it were so many: at full speed a flood of them is a thousand in 100 ms.
 const STRAY: u64 = 2560;
@@ -45,7 +49,7 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
         let length = match line {
             Line::Text(text) => {
                 let length = text.len() as u64;
-                shared.take_text(text).await;
+                shared.take_text(text, lines.have_ended()).await;
                 length
             }
             other => {
@@ -54,7 +58,7 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
             }
         };
         // Others may note some too, of what this one read.
-        let more = shared.strays.noted() - noted;
+        let more = shared.strays.useless() - noted;
         if more > 0 {
             noted += more;
             lines.waste(more * STRAY + length);
@@ -63,7 +67,7 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
 }
 
 impl Shared {
-    async fn take_text(self: &Arc<Self>, text: String) {
+    async fn take_text(self: &Arc<Self>, text: String, is_last: bool) {
         if text.len() < huge::HUGE
             && let Some(delta) = delta::plain(&text)
         {
@@ -78,70 +82,67 @@ impl Shared {
                 self.counters.messages.add(1);
                 self.take_message(message);
             }
+            // The death of the plugin says more than the line that it did not finish.
+            Err(MessageError::NotJson { cut: true, .. }) if is_last => self.strays.note(Stray::CutOff, &text),
             Err(error) => self.take_no_message(&text, error),
         }
     }
 
     fn take_no_message(&self, text: &str, error: MessageError) {
         match error {
-            MessageError::NotJson { cut: true, .. } => self.strays.note(Stray::CutOff, text),
-            MessageError::NotJson { reason, .. } => self.take_broken(text, &reason),
+            MessageError::NotJson { reason, cut } => self.take_broken(text, &reason, cut),
             MessageError::NotMessage { id, reason } => self.take_faulty(text, id, &reason),
         }
     }
 
     fn take_bad_line(&self, line: Line) {
-        match line {
-            Line::NotUtf8 { lossy, id } => {
-                if !id.is_some_and(|id| self.fail(&id, "its line is not UTF-8")) {
-                    self.strays.note(Stray::NotUtf8, &lossy);
-                }
-            }
-            Line::TooLong { length, id } => self.take_too_long(length, id),
-            Line::Text(_) => {}
-        }
-    }
-
-    /// Takes a line that is not JSON. One that looks like a response, with half a character or a NUL in a string, fails
-    /// its call; anything else was printed.
-    fn take_broken(&self, text: &str, reason: &str) {
-        if text.starts_with('{') && !text.contains(r#""method""#) {
-            let mut scan = IdScan::default();
-            scan.feed(text.as_bytes());
-            let reason = format!("its line is not JSON: {reason}");
-            if scan.id().is_some_and(|id| self.fail(&id, &reason)) {
-                return;
-            }
-        }
-        self.strays.note(Stray::Output, text);
-    }
-
-    fn take_too_long(&self, length: u64, id: Option<RequestId>) {
         let limit = self.peer.limits.line;
-        let reason = format!("its line has {length} bytes, the limit is {limit}");
-        let failed = match id {
-            Some(id) => self.fail(&id, &reason),
-            None => self.fail_only(&reason),
+        let (stray, example, reason, outline) = match line {
+            Line::Text(_) => return,
+            Line::NotUtf8 { lossy, outline } => {
+                (Stray::NotUtf8, lossy, "its line is not UTF-8".to_owned(), outline)
+            }
+            Line::TooLong { length, outline } => {
+                let words = format!("{length} bytes, the limit is {limit}");
+                (Stray::TooLong, words, format!("its line has {length} bytes, the limit is {limit}"), outline)
+            }
         };
-        if !failed {
-            self.strays.note(Stray::TooLong, &format!("{length} bytes, the limit is {limit}"));
+        // Of a line that is too long the id may stand where nobody looked.
+        let only =
+            stray == Stray::TooLong && outline.is_object && !outline.has_method && outline.id.is_none();
+        let told = self.blame(outline, code::INVALID_REQUEST, &reason) || only && self.fail_only(&reason);
+        if !told {
+            self.strays.note(stray, &example);
         }
+    }
+
+    /// Takes a line that is not JSON. One whose beginning can be read as a message is treated as that; anything else was
+    /// printed.
+    fn take_broken(&self, text: &str, reason: &str, cut: bool) {
+        let outline = Outline::of(text.as_bytes());
+        if !self.blame(outline, code::PARSE_ERROR, &format!("its line is not JSON: {reason}")) {
+            self.strays.note(if cut { Stray::CutOff } else { Stray::Output }, text);
+        }
+    }
+
+    /// Tells whoever waits for what a faulty line says that nothing will come of it: the plugin, when it is a request of
+    /// its own, or the call that it answers. Returns false when the line is a stray too.
+    fn blame(&self, outline: Outline, code: i64, reason: &str) -> bool {
+        let Some(id) = outline.id else { return false };
+        if !outline.has_method {
+            return self.fail(&id, reason);
+        }
+        self.answer(id, Err(RpcError::new(code, reason)));
+        false
     }
 
     /// Takes a line that is JSON and no message: a request is answered, a response fails its call.
     fn take_faulty(&self, text: &str, id: Option<RequestId>, reason: &str) {
-        let members: Members = serde_json::from_str(text).unwrap_or_default();
-        if members.method {
-            if let Some(id) = id {
-                self.answer(id, Err(RpcError::new(code::INVALID_REQUEST, reason)));
-            }
-            return self.strays.note(Stray::NotMessage, text);
-        }
-        let failed = match id {
-            Some(id) => self.fail(&id, reason),
-            None => members.outcome && self.fail_only(reason),
-        };
-        if !failed {
+        let Members { method, outcome } = serde_json::from_str(text).unwrap_or_default();
+        let lonely = id.is_none() && !method && outcome;
+        let outline = Outline { is_object: true, id, has_method: method };
+        let told = self.blame(outline, code::INVALID_REQUEST, reason) || lonely && self.fail_only(reason);
+        if !told {
             self.strays.note(Stray::NotMessage, text);
         }
     }
@@ -176,6 +177,7 @@ impl Shared {
     fn take_response(&self, id: &RequestId, outcome: Result<Value, RpcError>) {
         let Some((waiting, misspelt)) = self.calls.take(id) else {
             tracing::debug!(plugin = %self.peer.plugin, %id, "a response that nobody waits for was dropped");
+            self.strays.waste();
             return;
         };
         if let Some(reason) = misspelt {
@@ -184,7 +186,7 @@ impl Shared {
         let method = waiting.method;
         let reply = match outcome {
             Ok(value) => check_result(method, &value).map(|()| value),
-            Err(error) => Err(CallFailure::Refused { method, error }),
+            Err(error) => Err(CallFailure::Refused { method, error: bounded(error) }),
         };
         if method == methods::Initialize::NAME && reply.is_ok() {
             self.shaken.store(true, Ordering::Release);
@@ -203,7 +205,10 @@ impl Shared {
         self.counters.progress.add(1);
         match self.calls.tool(&progress.call_id) {
             Route::Found(route) => (route.sink)(progress.tail),
-            Route::Ended => tracing::debug!(call = progress.call_id, "progress after the end was dropped"),
+            Route::Ended => {
+                tracing::debug!(call = progress.call_id, "progress after the end was dropped");
+                self.strays.waste();
+            }
             Route::Unknown => {
                 self.strays.note(Stray::UnknownCall, &unknown("tool/progress", "callId", &progress.call_id));
             }
@@ -223,7 +228,10 @@ impl Shared {
         self.counters.faulty_deltas.add(1);
         match call.as_ref().map_or(Route::Unknown, |call| self.calls.stream(call)) {
             Route::Found(queue) => queue.fail(reason),
-            Route::Ended => tracing::debug!(call, "a delta after the end was dropped"),
+            Route::Ended => {
+                tracing::debug!(call, "a delta after the end was dropped");
+                self.strays.waste();
+            }
             Route::Unknown => self.strays.note(Stray::Notification, &reason),
         }
     }
@@ -231,7 +239,10 @@ impl Shared {
     fn route_delta(&self, delta: ProviderDeltaParams) {
         match self.calls.stream(&delta.call) {
             Route::Found(queue) => queue.push(delta.event),
-            Route::Ended => tracing::debug!(call = delta.call, "a delta after the end was dropped"),
+            Route::Ended => {
+                tracing::debug!(call = delta.call, "a delta after the end was dropped");
+                self.strays.waste();
+            }
             Route::Unknown => {
                 self.strays.note(Stray::UnknownCall, &unknown("provider/delta", "call", &delta.call));
             }
@@ -312,6 +323,13 @@ fn check_result(method: &'static str, value: &Value) -> Result<(), CallFailure> 
     schema::plugin()
         .check(method, Part::Result, value)
         .map_err(|fault| CallFailure::Result { fault: Box::new(fault) })
+}
+
+/// Returns an error as far as it is passed on: it goes to the person, into the journal and to the model.
+fn bounded(mut error: RpcError) -> RpcError {
+    error.message = clip(error.message);
+    error.data = error.data.filter(|data| data.to_string().len() <= MAX_DATA);
+    error
 }
 
 /// Returns params with their type, checked.

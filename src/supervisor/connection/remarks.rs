@@ -34,8 +34,8 @@ impl Remarks {
         }
     }
 
-    /// Shows a remark, or counts it.
-    pub(super) fn tell(&self, notice: Notice) {
+    /// Shows a remark, or counts it; returns whether it was shown.
+    pub(super) fn tell(&self, notice: Notice) -> bool {
         let mut minute = self.minute.lock().unwrap_or_else(PoisonError::into_inner);
         let mut untold = 0;
         if minute.began.elapsed() >= MINUTE {
@@ -53,6 +53,7 @@ impl Remarks {
         if shown {
             self.notices.post(notice);
         }
+        shown
     }
 
     /// Tells what was only counted; for the end of a connection.

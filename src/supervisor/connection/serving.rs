@@ -11,6 +11,7 @@ use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::jsonrpc::{Message, Method, RequestId, RpcError, code};
 use serde_json::Value;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::calls::{ProgressRoute, Route};
@@ -18,6 +19,7 @@ use super::metrics::Account;
 use super::strays::Stray;
 use super::{Connection, Shared, reader};
 use crate::ports::{Asker, BoxFuture, Notice};
+use crate::supervisor::limits::clip;
 
 /// Serves what plugins call.
 pub trait Incoming: Send + Sync {
@@ -61,7 +63,13 @@ impl Shared {
     pub(super) fn take_request(self: &Arc<Self>, id: RequestId, method: &str, params: Value) {
         let account = (method == methods::CallService::NAME).then(|| self.counters.served());
         let served = match self.incoming_call(method, params) {
-            Ok(call) => self.serve(call),
+            Ok(call) => {
+                let served = self.serve(call);
+                if matches!(served, Served::Now(Err(_))) {
+                    self.strays.waste();
+                }
+                served
+            }
             Err(error) => {
                 // The plugin is answered; of what can never be right its author is told too.
                 if matches!(error.code, code::METHOD_NOT_FOUND | code::INVALID_PARAMS) {
@@ -159,7 +167,7 @@ impl Connection {
     /// Says that a service call of the plugin is open, until the guard is dropped: its tools are not idle then.
     pub(crate) fn open_call(&self) -> OpenCall {
         self.shared.calling.enter();
-        OpenCall(Arc::clone(&self.shared))
+        OpenCall { shared: Arc::clone(&self.shared), begun: Instant::now() }
     }
 
     /// Returns how many questions of the plugin wait for a person.
@@ -169,14 +177,15 @@ impl Connection {
 
     /// Shows a remark of the plugin to the person; too many within a minute are counted only.
     pub(crate) fn tell(&self, level: Level, message: &str) {
-        let peer = &self.shared.peer;
-        self.shared.remarks.tell(Notice {
-            level,
-            code: "PLUGIN_NOTICE",
-            text: format!("{}: {message}", peer.plugin),
-        });
+        let text = format!("{}: {}", self.shared.peer.plugin, clip(message.to_owned()));
+        if !self.shared.remarks.tell(Notice { level, code: "PLUGIN_NOTICE", text }) {
+            self.shared.strays.waste();
+        }
     }
 }
+
+/// The most questions of one tool call.
+pub(crate) const MAX_ASKS: u32 = 100;
 
 /// A tool call that runs.
 pub(crate) struct RunningTool {
@@ -195,11 +204,14 @@ impl RunningTool {
         self.route.ended.clone()
     }
 
-    /// Says that a question of the call is open, until the guard is dropped.
-    pub(crate) fn open_ask(&self) -> OpenAsk {
+    /// Says that a question of the call is open, until the guard is dropped; nothing when it asked too many.
+    pub(crate) fn open_ask(&self) -> Option<OpenAsk> {
+        if self.route.asked.fetch_add(1, Ordering::Relaxed) >= MAX_ASKS {
+            return None;
+        }
         self.shared.asking.enter();
         self.route.asks.enter();
-        OpenAsk { shared: Arc::clone(&self.shared), route: Arc::clone(&self.route) }
+        Some(OpenAsk { shared: Arc::clone(&self.shared), route: Arc::clone(&self.route) })
     }
 }
 
@@ -219,11 +231,15 @@ impl Drop for OpenAsk {
 }
 
 /// A service call that a plugin made and that is not answered.
-pub(crate) struct OpenCall(Arc<Shared>);
+pub(crate) struct OpenCall {
+    shared: Arc<Shared>,
+    begun: Instant,
+}
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        self.0.calls.touch_tools();
-        self.0.calling.leave();
+        // The clocks stood still, no more: else a tool that hangs would live for as long as its plugin calls anything.
+        self.shared.calls.shift_tools(self.begun.elapsed());
+        self.shared.calling.leave();
     }
 }

@@ -65,6 +65,7 @@ impl Stray {
     fn advice(self) -> &'static str {
         match self {
             Self::Output | Self::NotUtf8 => "; print to stderr instead",
+            Self::CutOff => "; a message must stand in one line",
             _ => "",
         }
     }
@@ -79,6 +80,8 @@ pub(super) struct Strays {
     counts: Mutex<BTreeMap<Stray, Count>>,
     /// All that were noted so far.
     noted: AtomicU64,
+    /// What was no fault and no use either.
+    wasted: AtomicU64,
 }
 
 struct Count {
@@ -88,12 +91,29 @@ struct Count {
 
 impl Strays {
     pub(super) fn new(plugin: PluginName, notices: Arc<dyn Notices>, counters: Arc<Counters>) -> Self {
-        Self { plugin, notices, counters, counts: Mutex::default(), noted: AtomicU64::new(0) }
+        Self {
+            plugin,
+            notices,
+            counters,
+            counts: Mutex::default(),
+            noted: AtomicU64::new(0),
+            wasted: AtomicU64::new(0),
+        }
     }
 
     /// Returns how many were noted so far.
     pub(super) fn noted(&self) -> u64 {
         self.noted.load(Ordering::Relaxed)
+    }
+
+    /// Counts one that is no fault and no use either: nobody is told.
+    pub(super) fn waste(&self) {
+        self.wasted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns how many messages were no use so far, strays and others.
+    pub(super) fn useless(&self) -> u64 {
+        self.noted() + self.wasted.load(Ordering::Relaxed)
     }
 
     /// Tells the first of a kind; counts the others and sums them up now and then.

@@ -132,12 +132,12 @@ type Request = (RequestId, String, Value);
 fn request(line: Line) -> Result<Option<Request>, (Option<RequestId>, RpcError)> {
     let text = match line {
         Line::Text(text) => text,
-        Line::NotUtf8 { id, .. } => {
-            return Err((id, RpcError::new(code::PARSE_ERROR, "the line is not UTF-8")));
+        Line::NotUtf8 { outline, .. } => {
+            return Err((outline.id, RpcError::new(code::PARSE_ERROR, "the line is not UTF-8")));
         }
-        Line::TooLong { length, id } => {
+        Line::TooLong { length, outline } => {
             let text = format!("the line is too long: {length} bytes, at most {MAX_LINE}");
-            return Err((id, RpcError::new(code::PARSE_ERROR, text)));
+            return Err((outline.id, RpcError::new(code::PARSE_ERROR, text)));
         }
     };
     match Message::parse_owned(text).1 {

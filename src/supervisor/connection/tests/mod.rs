@@ -100,10 +100,87 @@ async fn answered(line: &[u8]) -> String {
 }
 
 #[tokio::test]
+async fn what_is_no_answer_fails_no_call() {
+    let long = "x".repeat(200);
+    let cases: [(Vec<u8>, Option<&str>); 6] = [
+        (
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"service/call","params":{{"key":"{long}"}}}}"#)
+                .into(),
+            Some("its line has 268 bytes, the limit is 100"),
+        ),
+        (b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xff\"}".into(), Some("its line is not UTF-8")),
+        (
+            br#"{"jsonrpc":"2.0","id":1,"method":"x","params":"\ud800"}"#.into(),
+            Some("its line is not JSON: unexpected end of hex escape at line 1 column 54"),
+        ),
+        (format!(r#"{{"jsonrpc":"2.0","method":"tool/progress","params":"{long}"}}"#).into(), None),
+        (long.clone().into(), None),
+        (b"{".into(), None),
+    ];
+    for (line, refusal) in cases {
+        let mut wire = wire(Limits { line: 100, ..Limits::default() });
+        let mut pending = begin(&wire);
+        wire.plugin.hear().await;
+        wire.plugin.writer.write_all(&line).await.unwrap();
+        wire.plugin.say("").await;
+        if let Some(refusal) = refusal {
+            let answer = wire.plugin.hear().await;
+            assert_eq!(
+                (&answer["id"], &answer["error"]["message"]),
+                (&json!(1), &json!(refusal)),
+                "{answer}"
+            );
+        }
+        wire.plugin.say(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
+        pending.response().await.unwrap();
+        assert!(!wire.heard.texts().is_empty(), "its author is told");
+    }
+}
+
+#[tokio::test]
+async fn useless_words_are_waste_and_no_strays() {
+    let mut wire = wire(Limits::default());
+    for _ in 0..3 {
+        wire.plugin.say(r#"{"jsonrpc":"2.0","id":99,"result":{}}"#).await;
+    }
+    wire.plugin.settle().await;
+    assert_eq!(wire.connection.shared.strays.useless(), 4, "with the refused call that the test ends with");
+    assert_eq!(wire.connection.metrics().strays, 0);
+}
+
+#[tokio::test]
+async fn a_name_that_cannot_be_shown_is_refused() {
+    for (offers, pointer) in [
+        (json!({"tools": [{"name": "a b", "description": "", "inputSchema": {}}]}), "/tools/0/name"),
+        (json!({"hooks": [{"id": "ok"}, {"id": ""}]}), "/hooks/1/id"),
+        (json!({"services": {"\u{1b}[2J": {}}}), "/services"),
+    ] {
+        let mut result = json!({"protocol": 5, "name": "p", "version": "1"});
+        result.as_object_mut().unwrap().extend(offers.as_object().unwrap().clone());
+        let declared = serde_json::from_value(result).unwrap();
+        let error = crate::supervisor::handshake::unfit_name(&declared).unwrap().to_string();
+        assert!(error.contains(&format!("at {pointer}; a name has 1 to 128 characters")), "{error}");
+        assert!(!error.contains('\u{1b}'), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_response_that_cannot_be_used_fails_its_call_at_once() {
     let unusable = "p: the response to command/complete cannot be used: ";
     let long = "x".repeat(200);
-    let cases: [(&[u8], &str); 11] = [
+    let cases: [(&[u8], &str); 14] = [
+        (
+            br#" {"jsonrpc":"2.0","id":1,"result":{"method":"\ud800"}}"#,
+            "its line is not JSON: unexpected end of hex escape at line 1 column 52",
+        ),
+        (
+            b"\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"\0\"}",
+            "its line is not JSON: control character (\\u0000-\\u001F) found while parsing a string at line 1 column 35",
+        ),
+        (
+            br#"{"jsonrpc":"2.0","id":1,"result":{"comple"#,
+            "its line is not JSON: EOF while parsing a string at line 1 column 41",
+        ),
         (
             br#"{"jsonrpc":"2.0","id":1,"result":{"a":"\ud800"}}"#,
             "its line is not JSON: unexpected end of hex escape at line 1 column 46",
