@@ -12,6 +12,7 @@ use super::guard::{self, Exit, GuardError, Guarded};
 use super::handshake::{self, HandshakeError};
 use super::log::{self, Log, Tail};
 use super::process::{Program, ProgramError};
+use crate::trust::Untrusted;
 
 /// Why a plugin did not become ready.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,8 @@ pub(super) enum StartError {
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
+    Untrusted(#[from] Untrusted),
+    #[error(transparent)]
     Guard(#[from] GuardError),
     #[error("{source}{tail}")]
     Handshake { source: HandshakeError, tail: String },
@@ -28,6 +31,16 @@ pub(super) enum StartError {
     Died { reason: Arc<str> },
     #[error("the host is stopping")]
     Stopping,
+}
+
+impl StartError {
+    /// Returns the code of the notice that tells it.
+    pub(super) fn code(&self) -> &'static str {
+        match self {
+            Self::Untrusted(_) => "PROJECT_UNTRUSTED",
+            _ => "PLUGIN_UNAVAILABLE",
+        }
+    }
 }
 
 /// A running process with everything that belongs to it. Dropping it stops the process without waiting.

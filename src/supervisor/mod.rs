@@ -13,6 +13,7 @@ mod log;
 mod pace;
 mod process;
 mod table;
+pub mod trust;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -180,7 +181,7 @@ impl Owner {
             notices: Arc::clone(&self.config.notices),
         };
         let passed = Passed { names: options.env, all: options.inherit_env };
-        let mut process = match self.spawn(&source, &passed, peer) {
+        let mut process = match self.spawn(&source, &passed, peer).await {
             Ok(process) => process,
             Err(error) => return self.refuse(&name, &error),
         };
@@ -193,13 +194,19 @@ impl Owner {
         }
     }
 
-    fn spawn(&self, source: &PluginSource, passed: &Passed, peer: Peer) -> Result<Process, StartError> {
+    async fn spawn(
+        &self,
+        source: &PluginSource,
+        passed: &Passed,
+        peer: Peer,
+    ) -> Result<Process, StartError> {
+        let program = Program::resolve(&source.manifest.entry, &source.root, passed)?;
+        let program = trust::admit(&self.config.data_dir, source, program).await?;
         if let Some(schema) = &source.manifest.config {
             let config = self.config.config.get(source.name.as_str()).unwrap_or(&Value::Null);
             schema::check_config(source.name.as_str(), schema, config)
                 .map_err(|reason| StartError::Config { reason })?;
         }
-        let program = Program::resolve(&source.manifest.entry, &source.root, passed)?;
         Ok(Process::spawn(&self.config.binary, &program, peer, &self.config.data_dir)?)
     }
 
@@ -247,7 +254,7 @@ impl Owner {
         let reason = words(error);
         self.publish(name, PluginState::Unavailable { reason: reason.as_str().into() });
         if !matches!(error, StartError::Stopping) {
-            self.post("PLUGIN_UNAVAILABLE", format!("{name} is not available: {reason}"));
+            self.post(error.code(), format!("{name} is not available: {reason}"));
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bingo::bridge::PluginOffers;
 use bingo::ports::{CallContext, Notice, Notices, Offers, Snapshot};
-use bingo::supervisor::discovery::{self, PluginSource};
+use bingo::supervisor::discovery::{self, Origin, PluginSource};
 use bingo::supervisor::limits::Limits;
 use bingo::supervisor::{PluginOptions, Supervisor, SupervisorConfig};
 use bingo_plugin_sdk::event::KernelError;
@@ -124,7 +124,7 @@ impl Host {
             "entry": {"command": "python3", "args": ["${PLUGIN_ROOT}/main.py"], "env": {"ROOT": "${PLUGIN_ROOT}"}},
         });
         std::fs::write(root.join("plugin.json"), manifest.to_string()).unwrap();
-        discovery::load(&root).unwrap()
+        discovery::load(&root, Origin::Named).unwrap()
     }
 
     /// The stress plugin with these faults, under a name of its own.
@@ -136,7 +136,7 @@ impl Host {
             "entry": {"command": env!("CARGO_BIN_EXE_bingo-stress"), "env": {"BINGO_STRESS": faults}},
         });
         std::fs::write(root.join("plugin.json"), manifest.to_string()).unwrap();
-        discovery::load(&root).unwrap()
+        discovery::load(&root, Origin::Named).unwrap()
     }
 
     /// Starts several plugins and waits until each is ready or refused.
