@@ -19,6 +19,7 @@ use crate::ports::{Notice, Notices};
 use crate::settings::{self, OnHookTimeout, PluginSettings, Settings, SettingsError};
 use crate::supervisor::discovery::{self, DiscoveryError, PluginSource};
 use crate::supervisor::{PluginOptions, Supervisor, SupervisorConfig, changes, guard};
+use crate::trust::TrustStore;
 
 /// The hidden subcommand under which this program is a bundled provider.
 pub const PROVIDER_SUBCOMMAND: &str = "__provider";
@@ -99,11 +100,12 @@ pub struct App {
 }
 
 /// Where everything is, all absolute.
-struct Places {
+pub struct Places {
     home: PathBuf,
-    config_dir: PathBuf,
-    data_dir: PathBuf,
-    cwd: PathBuf,
+    pub config_dir: PathBuf,
+    pub data_dir: PathBuf,
+    /// A real path.
+    pub cwd: PathBuf,
     binary: PathBuf,
 }
 
@@ -114,13 +116,11 @@ impl App {
     /// When the settings or a named plugin cannot be used.
     pub fn start(options: AppOptions) -> Result<Self, AppError> {
         let places = Places::find(&options)?;
-        let sources = settings::Sources {
-            config_dir: places.config_dir.clone(),
-            cwd: places.cwd.clone(),
-            file: options.settings.clone(),
-        };
+        let sources = places.settings(options.settings.clone());
         let board = Arc::new(Board::default());
-        let (settings, notices) = settings::load(&sources)?;
+        let store = TrustStore::open(&places.data_dir);
+        store.notice().into_iter().for_each(|notice| board.post(notice));
+        let (settings, notices) = settings::load(&sources, &store)?;
         notices.into_iter().for_each(|notice| board.post(notice));
         let kernel_settings = kernel_settings(&settings, &options)?;
         let notices: Arc<dyn Notices> = Arc::clone(&board) as Arc<dyn Notices>;
@@ -159,13 +159,18 @@ impl App {
     pub fn watch_plugins(&self) {
         let (places, named, board) = (Arc::clone(&self.places), self.named.clone(), Arc::clone(&self.board));
         let notices: Arc<dyn Notices> = board;
-        let folders = vec![places.config_dir.join("plugins")];
+        let folders = vec![
+            places.config_dir.join(discovery::PLUGINS),
+            places.cwd.join(discovery::PROJECT).join(discovery::PLUGINS),
+        ];
+        let trust = TrustStore::path(&places.data_dir);
         // What is wrong with a folder was told at the start, or is told when somebody asks.
         let find = move || {
-            discovery::discover(&places.config_dir, &named).map_or_else(|_| Vec::new(), |(found, _)| found)
+            discovery::discover(&places.config_dir, &places.cwd, &named)
+                .map_or_else(|_| Vec::new(), |(found, _)| found)
         };
         let watched = Arc::downgrade(&self.supervisor);
-        tokio::spawn(changes::watch(watched, folders, Box::new(find), notices));
+        tokio::spawn(changes::watch(watched, folders, trust, Box::new(find), notices));
     }
 
     /// Closes the sessions, then stops the plugins; nothing of them is left. Returns the remarks that came too late for
@@ -178,7 +183,11 @@ impl App {
 }
 
 impl Places {
-    fn find(options: &AppOptions) -> Result<Self, AppError> {
+    /// Finds them.
+    ///
+    /// # Errors
+    /// When there is no home, or the directory to work in is not there.
+    pub fn find(options: &AppOptions) -> Result<Self, AppError> {
         let here = std::env::current_dir()
             .map_err(|source| AppError::System { act: "find the current directory", source })?;
         let absolute = |path: &PathBuf| here.join(path);
@@ -195,6 +204,11 @@ impl Places {
             .map_err(|source| AppError::System { act: "find the path of this program", source })?;
         let home = home.unwrap_or_else(|| config_dir.clone());
         Ok(Self { home, config_dir, data_dir, cwd, binary })
+    }
+
+    /// Returns where settings come from.
+    pub fn settings(&self, file: Option<PathBuf>) -> settings::Sources {
+        settings::Sources { config_dir: self.config_dir.clone(), cwd: self.cwd.clone(), file }
     }
 }
 
@@ -231,7 +245,7 @@ fn plugin_sources(
     named: &[PathBuf],
     notices: &Arc<dyn Notices>,
 ) -> Result<Vec<PluginSource>, AppError> {
-    let (mut sources, problems) = discovery::discover(&places.config_dir, named)?;
+    let (mut sources, problems) = discovery::discover(&places.config_dir, &places.cwd, named)?;
     problems.iter().for_each(|problem| notices.post(problem.to_notice()));
     if let Some(name) = PluginName::parse(ECHO) {
         let root = places.binary.parent().unwrap_or(&places.cwd);

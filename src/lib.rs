@@ -12,3 +12,4 @@ pub mod settings;
 pub mod supervisor;
 pub mod surface;
 pub mod telemetry;
+pub mod trust;

@@ -1,6 +1,7 @@
 //! Settings: TOML files in layers, merged table by table, then the command line on top (kernel rules 8.4).
 //!
-//! A project's files may set `model`, `thinking` and `maxTokens` alone: everything else needs trust, and says so.
+//! A project's files may set `model`, `thinking` and `maxTokens`: anything else counts when a person trusted the files as
+//! they are.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,9 +13,13 @@ use serde_json::Value;
 use toml::Table;
 
 use crate::ports::Notice;
+use crate::trust::{self, Builder, Fingerprint, Subject, TrustStore, Untrusted};
 
 /// The keys that a project may set without being trusted (design §6).
 const PROJECT_KEYS: [&str; 3] = ["model", "thinking", "maxTokens"];
+
+/// The settings files of a project, in its folder `.bingo`, the lower one first.
+const PROJECT_FILES: [&str; 2] = ["settings.toml", "settings.local.toml"];
 
 /// The answer's size when nobody says, in tokens.
 const DEFAULT_MAX_TOKENS: u32 = 16_384;
@@ -141,52 +146,123 @@ pub struct Sources {
     pub file: Option<PathBuf>,
 }
 
+/// The settings files of a project, read once: what is checked is what counts.
+#[derive(Debug)]
+pub struct ProjectSettings {
+    cwd: PathBuf,
+    files: Vec<(PathBuf, Option<String>)>,
+}
+
+impl ProjectSettings {
+    /// Reads the files of the project in a folder; none when its `.bingo` is the person's own config folder.
+    ///
+    /// # Errors
+    /// When one is there and cannot be read.
+    pub fn read(sources: &Sources) -> Result<Self, SettingsError> {
+        let folder = sources.cwd.join(".bingo");
+        let own = trust::is_same_folder(&folder, &sources.config_dir);
+        let names = if own { &[] } else { PROJECT_FILES.as_slice() };
+        let paths = names.iter().map(|name| folder.join(name));
+        let files = paths.map(|path| Ok((path.clone(), read(&path)?))).collect::<Result<_, _>>()?;
+        Ok(Self { cwd: sources.cwd.clone(), files })
+    }
+
+    /// Returns the files that are there.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().filter(|(_, text)| text.is_some()).map(|(path, _)| path.as_path())
+    }
+
+    /// Returns the keys that need trust.
+    ///
+    /// # Errors
+    /// When a file is not TOML.
+    pub fn guarded_keys(&self) -> Result<Vec<String>, SettingsError> {
+        let mut keys: Vec<String> = Vec::new();
+        for (path, text) in &self.files {
+            keys.extend(guarded(&parse(path, text.as_deref().unwrap_or_default())?));
+        }
+        keys.sort();
+        keys.dedup();
+        Ok(keys)
+    }
+
+    /// Returns what is trusted when these files are.
+    pub fn subject(&self) -> Subject<'_> {
+        Subject::Settings { project: &self.cwd }
+    }
+
+    /// Returns what stands for both files.
+    pub fn fingerprint(&self) -> Fingerprint {
+        let mut builder = Builder::new("settings");
+        self.files.iter().for_each(|(_, text)| builder.text(text.as_ref().map(String::as_bytes)));
+        builder.finish()
+    }
+
+    /// Lays the files over what is below; of files that are not trusted only what any project may set.
+    fn lay_over(
+        self,
+        lower: &mut Layers,
+        store: &TrustStore,
+        notices: &mut Vec<Notice>,
+    ) -> Result<(), SettingsError> {
+        let trusted = store.check(&self.subject(), &self.fingerprint());
+        for (path, text) in self.files {
+            let Some(text) = text else { continue };
+            let mut table = parse(&path, &text)?;
+            if let Err(untrusted) = &trusted {
+                notices.extend(keep_project_keys(&mut table, &path, untrusted));
+            }
+            lower.lay(path, table);
+        }
+        Ok(())
+    }
+}
+
+/// What was merged so far, and from which files.
+#[derive(Default)]
+struct Layers {
+    merged: Table,
+    paths: Vec<PathBuf>,
+}
+
+impl Layers {
+    fn lay(&mut self, path: PathBuf, table: Table) {
+        merge(&mut self.merged, table);
+        self.paths.push(path);
+    }
+}
+
 /// Reads and merges the layers, the user's lowest.
 ///
 /// # Errors
 /// When a file cannot be read or parsed, or a key has the wrong type. A missing file is skipped, unless it was named.
-pub fn load(sources: &Sources) -> Result<(Settings, Vec<Notice>), SettingsError> {
-    let mut notices = Vec::new();
-    let mut merged = Table::new();
-    let mut layers = Vec::new();
+pub fn load(sources: &Sources, store: &TrustStore) -> Result<(Settings, Vec<Notice>), SettingsError> {
+    let (mut notices, mut layers) = (Vec::new(), Layers::default());
     let user = sources.config_dir.join("settings.toml");
-    if let Some(table) = read(&user)? {
-        merge(&mut merged, table);
-        layers.push(user);
+    if let Some(text) = read(&user)? {
+        let table = parse(&user, &text)?;
+        layers.lay(user, table);
     }
-    for name in ["settings.toml", "settings.local.toml"] {
-        let path = sources.cwd.join(".bingo").join(name);
-        // The user's own folder may be the project's.
-        if layers.contains(&path) {
-            continue;
-        }
-        if let Some(mut table) = read(&path)? {
-            notices.extend(keep_project_keys(&mut table, &path));
-            merge(&mut merged, table);
-            layers.push(path);
-        }
-    }
+    ProjectSettings::read(sources)?.lay_over(&mut layers, store, &mut notices)?;
     if let Some(path) = &sources.file {
         let text = std::fs::read_to_string(path)
             .map_err(|source| SettingsError::Read { path: path.clone(), source })?;
-        merge(&mut merged, parse(path, &text)?);
-        layers.push(path.clone());
+        layers.lay(path.clone(), parse(path, &text)?);
     }
-    notices.extend(unknown_keys(&merged));
-    Ok((from_table(merged, layers)?, notices))
+    notices.extend(unknown_keys(&layers.merged));
+    Ok((from_table(layers.merged, layers.paths)?, notices))
 }
 
-fn read(path: &Path) -> Result<Option<Table>, SettingsError> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
+fn read(path: &Path) -> Result<Option<String>, SettingsError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
         Err(error)
             if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) =>
         {
-            return Ok(None);
+            Ok(None)
         }
-        Err(source) => return Err(SettingsError::Read { path: path.to_owned(), source }),
-    };
-    parse(path, &text).map(Some)
+        Err(source) => Err(SettingsError::Read { path: path.to_owned(), source }),
+    }
 }
 
 fn parse(path: &Path, text: &str) -> Result<Table, SettingsError> {
@@ -203,16 +279,14 @@ fn merge(lower: &mut Table, upper: Table) {
     }
 }
 
-fn keep_project_keys(table: &mut Table, path: &Path) -> Option<Notice> {
-    let refused: Vec<String> =
-        table.keys().filter(|key| !PROJECT_KEYS.contains(&key.as_str())).cloned().collect();
+fn guarded(table: &Table) -> Vec<String> {
+    table.keys().filter(|key| !PROJECT_KEYS.contains(&key.as_str())).cloned().collect()
+}
+
+fn keep_project_keys(table: &mut Table, path: &Path, untrusted: &Untrusted) -> Option<Notice> {
+    let refused = guarded(table);
     refused.iter().for_each(|key| drop(table.remove(key)));
-    let text = format!(
-        "{} may set {} only, so these keys of it do nothing: {}; put them into your own settings",
-        path.display(),
-        PROJECT_KEYS.join(", "),
-        refused.join(", ")
-    );
+    let text = format!("these keys of {} do nothing: {}; {untrusted}", path.display(), refused.join(", "));
     (!refused.is_empty()).then_some(Notice { level: Level::Warn, code: "PROJECT_UNTRUSTED", text })
 }
 
@@ -254,6 +328,11 @@ mod tests {
         (folder, sources)
     }
 
+    /// A store in which nothing is trusted.
+    fn nothing() -> TrustStore {
+        TrustStore::open(Path::new("/nowhere"))
+    }
+
     #[test]
     fn nearer_layers_win_key_by_key() {
         let (_folder, sources) = folder(&[
@@ -262,7 +341,7 @@ mod tests {
             ("project/.bingo/settings.local.toml", "maxTokens = 5"),
             ("named.toml", "[plugins.x]\ntwo = 3"),
         ]);
-        let (settings, notices) = load(&sources).unwrap();
+        let (settings, notices) = load(&sources, &nothing()).unwrap();
         assert_eq!(settings.model.as_deref(), Some("b"));
         assert_eq!(settings.provider.as_deref(), Some("p"));
         assert_eq!(settings.max_tokens, 5);
@@ -276,7 +355,7 @@ mod tests {
             "project/.bingo/settings.toml",
             "model = 'b'\n[permissions]\ndefaultMode = 'bypassPermissions'",
         )]);
-        let (settings, notices) = load(&sources).unwrap();
+        let (settings, notices) = load(&sources, &nothing()).unwrap();
         assert_eq!(settings.permissions, Permissions::default());
         assert_eq!(settings.model.as_deref(), Some("b"));
         assert_eq!(notices[0].code, "PROJECT_UNTRUSTED");
@@ -284,25 +363,60 @@ mod tests {
     }
 
     #[test]
+    fn a_trusted_project_counts_until_either_file_changes() {
+        let (folder, sources) = folder(&[("project/.bingo/settings.toml", "provider = 'p'")]);
+        let mut store = TrustStore::open(folder.path());
+        let project = ProjectSettings::read(&sources).unwrap();
+        assert_eq!(project.guarded_keys().unwrap(), ["provider"]);
+        store.trust(&project.subject(), &project.fingerprint()).unwrap();
+        let (settings, notices) = load(&sources, &store).unwrap();
+        assert_eq!((settings.provider.as_deref(), notices.len()), (Some("p"), 0));
+        std::fs::write(sources.cwd.join(".bingo/settings.local.toml"), "").unwrap();
+        let (settings, notices) = load(&sources, &store).unwrap();
+        assert_eq!(settings.provider, None);
+        assert!(notices[0].text.contains("settings.toml do nothing: provider; it changed"), "{notices:?}");
+    }
+
+    #[test]
+    fn the_same_text_in_the_other_file_is_not_the_same() {
+        let print = |files: &[(&str, &str)]| {
+            let (_folder, sources) = folder(files);
+            ProjectSettings::read(&sources).unwrap().fingerprint().hash
+        };
+        let (one, other) = ("project/.bingo/settings.toml", "project/.bingo/settings.local.toml");
+        let all = [print(&[]), print(&[(one, "")]), print(&[(other, "")]), print(&[(one, ""), (other, "")])];
+        let different: std::collections::BTreeSet<&String> = all.iter().collect();
+        assert_eq!(different.len(), all.len());
+    }
+
+    #[test]
+    fn a_persons_own_folder_needs_no_trust_where_it_is_the_projects() {
+        let (_folder, mut sources) = folder(&[("project/.bingo/settings.toml", "provider = 'p'")]);
+        sources.config_dir = sources.cwd.join(".bingo");
+        let (settings, notices) = load(&sources, &nothing()).unwrap();
+        assert_eq!((settings.provider.as_deref(), notices.len()), (Some("p"), 0));
+    }
+
+    #[test]
     fn a_wrong_type_names_its_key_and_a_wrong_file_its_path() {
         let (_folder, sources) = folder(&[("config/settings.toml", "[journal]\nsync = 'sometimes'")]);
-        let error = load(&sources).unwrap_err().to_string();
+        let error = load(&sources, &nothing()).unwrap_err().to_string();
         assert!(error.contains("journal.sync") && error.contains("settings.toml"), "{error}");
         let (_folder, sources) = folder(&[("config/settings.toml", "not toml")]);
-        assert!(matches!(load(&sources), Err(SettingsError::Parse { .. })));
+        assert!(matches!(load(&sources, &nothing()), Err(SettingsError::Parse { .. })));
     }
 
     #[test]
     fn a_missing_file_is_skipped_unless_it_was_named() {
         let (folder, sources) = folder(&[]);
-        assert_eq!(load(&sources).unwrap().0, Settings::default());
+        assert_eq!(load(&sources, &nothing()).unwrap().0, Settings::default());
         let sources = Sources { file: Some(folder.path().join("gone.toml")), ..sources };
-        assert!(matches!(load(&sources), Err(SettingsError::Read { .. })));
+        assert!(matches!(load(&sources, &nothing()), Err(SettingsError::Read { .. })));
     }
 
     #[test]
     fn a_key_that_means_nothing_is_told() {
         let (_folder, sources) = folder(&[("config/settings.toml", "modle = 'x'")]);
-        assert_eq!(load(&sources).unwrap().1[0].code, "UNKNOWN_SETTING");
+        assert_eq!(load(&sources, &nothing()).unwrap().1[0].code, "UNKNOWN_SETTING");
     }
 }

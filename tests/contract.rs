@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Layers from low to high (docs/architecture.md). A layer may use those below it, and itself.
-const LAYERS: [&[&str]; 11] = [
+const LAYERS: [&[&str]; 12] = [
     &["telemetry"],
     &["ports"],
+    &["trust"],
     &["settings"],
     &["schema"],
     &["supervisor", "journal"],

@@ -82,8 +82,7 @@ async fn one_that_dies_too_often_stays_down_until_it_is_told() {
     let running = host.start("hello()\nsys.stderr.write('no luck\\n')\nsys.exit(4)\n").await;
     wait_for_state(&running, "broken").await;
     let told = running.heard.wait("PLUGIN_BROKEN").await;
-    let begin = "p is not started again: 3 deaths within 120 s. `bingo plugin restart p`, or a change of its files, \
-                 starts it. The last one: its process exited with code 4; its last words on stderr:\nno luck";
+    let begin = "p is not started again: 3 deaths within 120 s. A change of its files starts it. The last one: its process exited with code 4; its last words on stderr:\nno luck";
     assert_eq!(told, begin);
     let deaths = running.heard.0.lock().unwrap().iter().filter(|notice| notice.code == "PLUGIN_DIED").count();
     assert_eq!(deaths, 3);
@@ -190,7 +189,7 @@ async fn a_plugin_is_switched_off_and_on_and_leaves_and_comes() {
     assert!(running.snapshot().tools.is_empty());
     gone(old).await;
     let error = running.supervisor.restart("p").await.unwrap_err().to_string();
-    assert_eq!(error, "p: p is switched off; `bingo plugin enable p` switches it on");
+    assert_eq!(error, "p: p is switched off");
     running.supervisor.enable("p").await.unwrap();
     let second = pid(&running).await;
     running.supervisor.remove(&source.name);
@@ -218,7 +217,12 @@ async fn one_that_wants_to_be_alone_is_stopped_first() {
         serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     manifest["reload"] = json!("stopFirst");
     std::fs::write(&path, manifest.to_string()).unwrap();
-    let running = host.start_all(vec![bingo::supervisor::discovery::load(&source.root).unwrap()]).await;
+    let running = host
+        .start_all(vec![
+            bingo::supervisor::discovery::load(&source.root, bingo::supervisor::discovery::Origin::Named)
+                .unwrap(),
+        ])
+        .await;
     let old = pid(&running).await;
     running.supervisor.restart("p").await.unwrap();
     assert_ne!(pid(&running).await, old);

@@ -11,6 +11,7 @@ mod print;
 mod processes;
 mod rude;
 mod serve;
+mod trust;
 mod usage;
 mod wire_serve;
 

@@ -1,5 +1,6 @@
 //! The command line: what it accepts, and one file a subcommand.
 
+mod plugin;
 mod print;
 mod report;
 mod schema;
@@ -32,6 +33,9 @@ struct Cli {
 enum Subcommands {
     /// Serve frontends over JSON-RPC
     Serve(serve::ServeArgs),
+    /// Say what a project may bring along
+    #[command(subcommand)]
+    Plugin(plugin::PluginCommand),
     /// Print the JSON Schema of a wire
     Schema {
         /// Which wire: of plugins, or of frontends
@@ -108,6 +112,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             telemetry::init(args.host.verbose);
             serve::run(&args)
         }
+        Some(Subcommands::Plugin(command)) => plugin::run(&command),
         Some(Subcommands::Schema { which }) => schema::run(which),
         None => {
             telemetry::init(cli.host.verbose);

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use crate::app::AppError;
 use crate::surface::PrintError;
+use crate::trust::StoreError;
 
 /// Wrong usage or settings.
 const USAGE: u8 = 2;
@@ -20,6 +21,12 @@ pub enum CliError {
     App(#[from] AppError),
     #[error(transparent)]
     Print(#[from] PrintError),
+    #[error(transparent)]
+    Trust(#[from] StoreError),
+    #[error("{what}")]
+    Failed { what: String },
+    #[error("{reason}")]
+    Usage { reason: String, hint: &'static str },
     #[error("cannot use the prompt: {reason}")]
     Prompt { reason: String },
     #[error("cannot write the output")]
@@ -33,9 +40,9 @@ impl CliError {
                 std::io::ErrorKind::BrokenPipe => READER_GONE,
                 _ => 1,
             },
-            Self::Prompt { .. } => USAGE,
+            Self::Prompt { .. } | Self::Usage { .. } => USAGE,
             Self::App(error) if error.is_usage() => USAGE,
-            Self::App(_) | Self::Print(_) => 1,
+            Self::App(_) | Self::Print(_) | Self::Trust(_) | Self::Failed { .. } => 1,
         }
     }
 
@@ -45,7 +52,8 @@ impl CliError {
             Self::Prompt { .. } => {
                 Some("give it as an argument, `bingo -p 'say hello'`, or on standard input")
             }
-            Self::Print(_) | Self::Output(_) => None,
+            Self::Usage { hint, .. } => Some(hint),
+            Self::Print(_) | Self::Output(_) | Self::Trust(_) | Self::Failed { .. } => None,
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::Supervisor;
-use super::discovery::{MANIFEST, PluginSource};
+use super::discovery::{MANIFEST, Origin, PluginSource};
 use crate::ports::{Notice, Notices};
 
 /// How long nothing must happen before a look.
@@ -30,10 +30,12 @@ const EVENTS: usize = 256;
 /// What plugins there are, as the folders say now.
 pub type Find = Box<dyn Fn() -> Vec<PluginSource> + Send>;
 
-/// Watches until the supervisor is gone. `folders` hold plugins' folders; one that is not there yet may come.
+/// Watches until the supervisor is gone. `folders` hold plugins' folders; one that is not there yet may come. `trust` is the
+/// file of what a person trusted.
 pub async fn watch(
     supervisor: Weak<Supervisor>,
     folders: Vec<PathBuf>,
+    trust: PathBuf,
     find: Find,
     notices: Arc<dyn Notices>,
 ) {
@@ -47,8 +49,21 @@ pub async fn watch(
     };
     match notify::recommended_watcher(heard) {
         Ok(watcher) => {
-            let (watched, seen, counting, due) = (BTreeSet::new(), BTreeMap::new(), Vec::new(), None);
-            let watch = Watch { supervisor, folders, find, notices, watcher, watched, seen, counting, due };
+            let (watched, seen, counting) = (BTreeSet::new(), BTreeMap::new(), Vec::new());
+            let (trusted, due) = (None, None);
+            let watch = Watch {
+                supervisor,
+                folders,
+                trust,
+                trusted,
+                find,
+                notices,
+                watcher,
+                watched,
+                seen,
+                counting,
+                due,
+            };
             watch.run(events).await;
         }
         Err(error) => told(&notices, &error),
@@ -56,8 +71,7 @@ pub async fn watch(
 }
 
 fn told(notices: &Arc<dyn Notices>, error: &notify::Error) {
-    let text =
-        format!("changes of plugins' files are not seen: {error}; `bingo plugin restart NAME` renews one");
+    let text = format!("changes of plugins' files are not seen: {error}; start bingo again after one");
     notices.post(Notice { level: Level::Warn, code: "PLUGINS_UNWATCHED", text });
 }
 
@@ -67,6 +81,9 @@ type Stamp = (PathBuf, u64, u64, i64, i64);
 struct Watch {
     supervisor: Weak<Supervisor>,
     folders: Vec<PathBuf>,
+    trust: PathBuf,
+    /// That file as it was when it was last looked at.
+    trusted: Option<Stamp>,
     find: Find,
     notices: Arc<dyn Notices>,
     watcher: RecommendedWatcher,
@@ -116,7 +133,8 @@ impl Watch {
             || paths.iter().any(|path| {
                 match self.counting.iter().find(|counting| path.starts_with(&counting.root)) {
                     Some(counting) => counting.has(path),
-                    None => true,
+                    // The data folder is watched for one file of it alone.
+                    None => path == &self.trust || path.parent() != self.trust.parent(),
                 }
             })
     }
@@ -130,8 +148,12 @@ impl Watch {
     /// Renews what changed, starts what came, lets go what left.
     fn look(&mut self, first: bool) {
         let Some(supervisor) = self.supervisor.upgrade() else { return };
+        let trusted = stamp(self.trust.clone());
+        if std::mem::replace(&mut self.trusted, trusted.clone()) != trusted && !first {
+            supervisor.renew_untrusted();
+        }
         let known = supervisor.sources();
-        for source in known.iter().filter(|source| !source.bundled) {
+        for source in known.iter().filter(|source| source.origin != Origin::Bundled) {
             let stamps = stamps(source);
             let before = self.seen.insert(source.name.clone(), stamps.clone());
             if before.is_some_and(|before| before != stamps) && source.root.join(MANIFEST).exists() {
@@ -147,7 +169,10 @@ impl Watch {
 
     fn come_and_go(&mut self, supervisor: &Supervisor, known: &[PluginSource]) {
         let found = (self.find)();
-        for source in known.iter().filter(|source| !source.bundled && !source.root.join(MANIFEST).exists()) {
+        for source in known
+            .iter()
+            .filter(|source| source.origin != Origin::Bundled && !source.root.join(MANIFEST).exists())
+        {
             self.seen.remove(&source.name);
             supervisor.remove(&source.name);
         }
@@ -164,17 +189,20 @@ impl Watch {
         let Some(supervisor) = self.supervisor.upgrade() else { return };
         let mut wanted = BTreeSet::new();
         let sources: Vec<PluginSource> =
-            supervisor.sources().into_iter().filter(|source| !source.bundled).collect();
+            supervisor.sources().into_iter().filter(|source| source.origin != Origin::Bundled).collect();
         self.counting = sources.iter().map(Counting::of).collect();
         for source in &sources {
             wanted.insert((source.root.clone(), !source.manifest.watch.is_empty()));
             let parents = own_files(source).into_iter().filter_map(|file| Some(file.parent()?.to_owned()));
             wanted.extend(parents.filter(|parent| *parent != source.root).map(|parent| (parent, false)));
         }
-        for folder in &self.folders {
+        for folder in self.folders.iter().map(PathBuf::as_path).chain(self.trust.parent()) {
             // Where it may come, when it is not there.
             let place = folder.ancestors().find(|place| place.is_dir()).unwrap_or(folder);
             wanted.insert((place.to_owned(), false));
+            if Some(folder) == self.trust.parent() {
+                continue;
+            }
             let below = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
             wanted.extend(below.filter(|path| path.is_dir()).map(|path| (path, false)));
         }

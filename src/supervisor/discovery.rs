@@ -1,7 +1,7 @@
-//! Finds plugins: the folders under `<config_dir>/plugins`, and directories that were named.
+//! Finds plugins: directories that were named, the folders under `<config_dir>/plugins`, and those of the project.
 //!
 //! One bad manifest sinks nothing: what was found and what was wrong come back together. A directory that was named
-//! must be a plugin; an explicit one wins over a found one of its name.
+//! must be a plugin. Of one name the first in this order wins, so that no project replaces what a person chose.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,14 @@ use serde_json::Value;
 
 use crate::ports::Notice;
 use crate::schema::{self, Fault};
+use crate::trust;
 
 /// The file that makes a folder a plugin.
 pub(super) const MANIFEST: &str = "plugin.json";
+/// The folder of plugins in a config folder and in a project's folder.
+pub(crate) const PLUGINS: &str = "plugins";
+/// The folder of a project that is read.
+pub(crate) const PROJECT: &str = ".bingo";
 
 /// A plugin that can be started.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,8 +29,20 @@ pub struct PluginSource {
     /// The directory of the manifest, absolute.
     pub root: PathBuf,
     pub manifest: Manifest,
-    /// Says that it comes with this program.
-    pub bundled: bool,
+    pub origin: Origin,
+}
+
+/// Where a plugin comes from, which says who chose it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// It is this program itself.
+    Bundled,
+    /// The command line names its directory.
+    Named,
+    /// It stands in the person's own config folder.
+    User,
+    /// It stands in the folder that is worked in, so anybody may have written it.
+    Project,
 }
 
 /// Why a folder is no plugin.
@@ -57,6 +74,8 @@ pub enum DiscoveryError {
     Watch { path: PathBuf, pattern: String },
     #[error("{} and {} are both plugins named `{name}`", first.display(), second.display())]
     Twice { name: PluginName, first: PathBuf, second: PathBuf },
+    #[error("{name}: the project's plugin in {} is not used, the one in {} has the name", root.display(), used.display())]
+    Shadowed { name: PluginName, root: PathBuf, used: PathBuf },
 }
 
 impl DiscoveryError {
@@ -72,7 +91,8 @@ impl DiscoveryError {
             | Self::Misnamed { .. }
             | Self::BadName { .. }
             | Self::Watch { .. }
-            | Self::Requires { .. } => None,
+            | Self::Requires { .. }
+            | Self::Shadowed { .. } => None,
         }
     }
 
@@ -80,7 +100,7 @@ impl DiscoveryError {
     pub fn to_notice(&self) -> Notice {
         let code = match self {
             Self::Misnamed { .. } | Self::BadName { .. } => "PLUGIN_MISNAMED",
-            Self::Twice { .. } => "PLUGIN_SHADOWED",
+            Self::Twice { .. } | Self::Shadowed { .. } => "PLUGIN_SHADOWED",
             _ => "PLUGIN_UNREADABLE",
         };
         Notice { level: Level::Warn, code, text: self.to_string() }
@@ -103,21 +123,55 @@ impl PluginSource {
             reload: Default::default(),
             watch: Vec::new(),
         };
-        Self { name, root: root.to_owned(), manifest, bundled: true }
+        Self { name, root: root.to_owned(), manifest, origin: Origin::Bundled }
     }
 }
 
-/// Returns the plugins that were named and those under `<config_dir>/plugins`, and what is wrong with the others there.
+/// Returns the plugins that were named, those under `<config_dir>/plugins` and those of the project in `cwd`, and what is
+/// wrong with the others there.
 ///
 /// # Errors
 /// When one that was named is no plugin, or two have one name.
 pub fn discover(
     config_dir: &Path,
+    cwd: &Path,
     named: &[PathBuf],
 ) -> Result<(Vec<PluginSource>, Vec<DiscoveryError>), DiscoveryError> {
+    let mut sources = load_named(named)?;
+    let mut problems = Vec::new();
+    for (folder, origin) in places(config_dir, cwd) {
+        for folder in folders(&folder.join(PLUGINS)) {
+            match load(&folder, origin) {
+                Ok(source) => match sources.iter().find(|other| other.name == source.name) {
+                    None => sources.push(source),
+                    Some(other) if origin == Origin::Project && other.root != source.root => {
+                        let (name, root, used) = (source.name, source.root, other.root.clone());
+                        problems.push(DiscoveryError::Shadowed { name, root, used });
+                    }
+                    Some(_) => {}
+                },
+                Err(DiscoveryError::NoManifest { .. }) => {}
+                Err(problem) => problems.push(problem),
+            }
+        }
+    }
+    Ok((sources, problems))
+}
+
+/// Returns the folders that hold a folder of plugins. The person's own may be the project's: then it is theirs.
+fn places(config_dir: &Path, cwd: &Path) -> Vec<(PathBuf, Origin)> {
+    let project = cwd.join(PROJECT);
+    let mut places = vec![(config_dir.to_owned(), Origin::User)];
+    if !trust::is_same_folder(config_dir, &project) {
+        places.push((project, Origin::Project));
+    }
+    places
+}
+
+fn load_named(named: &[PathBuf]) -> Result<Vec<PluginSource>, DiscoveryError> {
     let mut sources: Vec<PluginSource> = Vec::new();
     for folder in named {
-        let source = load(folder)?;
+        let source = load(folder, Origin::Named)?;
         match sources.iter().find(|other| other.name == source.name) {
             Some(other) if other.root == source.root => {}
             Some(other) => {
@@ -127,23 +181,14 @@ pub fn discover(
             None => sources.push(source),
         }
     }
-    let mut problems = Vec::new();
-    for folder in folders(&config_dir.join("plugins")) {
-        match load(&folder) {
-            Ok(source) if sources.iter().any(|other| other.name == source.name) => {}
-            Ok(source) => sources.push(source),
-            Err(DiscoveryError::NoManifest { .. }) => {}
-            Err(problem) => problems.push(problem),
-        }
-    }
-    Ok((sources, problems))
+    Ok(sources)
 }
 
-/// Reads the plugin in one directory.
+/// Reads the plugin in one directory, which somebody chose in this way.
 ///
 /// # Errors
 /// When there is none, or its manifest is wrong.
-pub fn load(folder: &Path) -> Result<PluginSource, DiscoveryError> {
+pub fn load(folder: &Path, origin: Origin) -> Result<PluginSource, DiscoveryError> {
     let path = folder.join(MANIFEST);
     let text = std::fs::read(&path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
@@ -171,7 +216,7 @@ pub fn load(folder: &Path) -> Result<PluginSource, DiscoveryError> {
         return Err(DiscoveryError::Misnamed { path, name: manifest.name, directory });
     }
     match PluginName::parse(&directory) {
-        Some(name) => Ok(PluginSource { name, root, manifest, bundled: false }),
+        Some(name) => Ok(PluginSource { name, root, manifest, origin }),
         None => Err(DiscoveryError::BadName { path, directory }),
     }
 }
@@ -228,7 +273,7 @@ mod tests {
         home.plugin("plugins/none", "");
         home.plugin("plugins/text", "hello");
         home.plugin("plugins/unfit", r#"{"name": "unfit", "version": "1", "entry": {}}"#);
-        let (sources, problems) = discover(home.0.path(), &[]).unwrap();
+        let (sources, problems) = discover(home.0.path(), Path::new("/nowhere"), &[]).unwrap();
         assert_eq!(sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(), ["good"]);
         let notices: Vec<Notice> = problems.iter().map(DiscoveryError::to_notice).collect();
         let codes: Vec<&str> = notices.iter().map(|notice| notice.code).collect();
@@ -247,18 +292,54 @@ mod tests {
         let home = Home::new();
         home.plugin("plugins/a", &manifest("a"));
         let named = home.plugin("mine/a", &manifest("a"));
-        let (sources, _) = discover(home.0.path(), &[named.clone(), named.clone()]).unwrap();
+        let (sources, _) =
+            discover(home.0.path(), Path::new("/nowhere"), &[named.clone(), named.clone()]).unwrap();
         assert_eq!(sources.len(), 1);
         assert_eq!(sources[0].root, named.canonicalize().unwrap());
 
         let none = home.plugin("mine/none", "");
-        let error = discover(home.0.path(), &[none]).unwrap_err();
+        let error = discover(home.0.path(), Path::new("/nowhere"), &[none]).unwrap_err();
         assert!(error.to_string().ends_with("none is not a plugin: it has no plugin.json"));
         let other = home.plugin("yours/a", &manifest("a"));
         assert!(matches!(
-            discover(home.0.path(), &[named, other]).unwrap_err(),
+            discover(home.0.path(), Path::new("/nowhere"), &[named, other]).unwrap_err(),
             DiscoveryError::Twice { .. }
         ));
+    }
+
+    #[test]
+    fn a_project_adds_plugins_and_replaces_none() {
+        let home = Home::new();
+        let cwd = home.0.path().join("work");
+        let named = home.plugin("mine/a", &manifest("a"));
+        for folder in ["plugins/b", "work/.bingo/plugins/a", "work/.bingo/plugins/b", "work/.bingo/plugins/c"]
+        {
+            home.plugin(folder, &manifest(&folder[folder.len() - 1..]));
+        }
+        let (sources, problems) = discover(home.0.path(), &cwd, &[named]).unwrap();
+        let found: Vec<(&str, Origin)> =
+            sources.iter().map(|source| (source.name.as_str(), source.origin)).collect();
+        assert_eq!(found, [("a", Origin::Named), ("b", Origin::User), ("c", Origin::Project)]);
+        let notices: Vec<Notice> = problems.iter().map(DiscoveryError::to_notice).collect();
+        assert_eq!(notices.len(), 2);
+        assert_eq!(notices[0].code, "PLUGIN_SHADOWED");
+        assert!(notices[0].text.contains("a: the project's plugin in "), "{}", notices[0].text);
+
+        let own = cwd.join(".bingo/plugins/c");
+        let (sources, problems) = discover(home.0.path(), &cwd, &[own]).unwrap();
+        assert_eq!(sources[0].origin, Origin::Named, "it was named, so it is trusted");
+        assert_eq!(problems.len(), 1, "a plugin does not shadow itself");
+    }
+
+    #[test]
+    fn the_persons_own_folder_may_be_the_projects() {
+        let home = Home::new();
+        home.plugin(".bingo/plugins/a", &manifest("a"));
+        let link = home.0.path().join("link");
+        std::os::unix::fs::symlink(home.0.path(), &link).unwrap();
+        let (sources, problems) = discover(&link.join(".bingo"), home.0.path(), &[]).unwrap();
+        assert_eq!(sources.iter().map(|source| source.origin).collect::<Vec<_>>(), [Origin::User]);
+        assert!(problems.is_empty());
     }
 
     #[test]
@@ -268,7 +349,7 @@ mod tests {
             format!(r#"{{"name": "a", "version": "1", "entry": {{"command": "true"}}, "requires": {list}}}"#)
         };
         let folder = home.plugin("a", &requires(r#"["service:store.v1"]"#));
-        assert_eq!(load(&folder).unwrap().manifest.requires, ["service:store.v1"]);
+        assert_eq!(load(&folder, Origin::User).unwrap().manifest.requires, ["service:store.v1"]);
         assert_eq!(required_service("service:store.v1"), Some("store.v1"));
         for (list, reason) in [
             (
@@ -278,7 +359,7 @@ mod tests {
             (r#"["service:"]"#, "a/plugin.json: `requires` holds \"service:\"; an entry is `service:KEY`"),
             (r#""service:x""#, "a: plugin.json at /requires: expected array, got \"service:x\""),
         ] {
-            let notice = load(&home.plugin("a", &requires(list))).unwrap_err().to_notice();
+            let notice = load(&home.plugin("a", &requires(list)), Origin::User).unwrap_err().to_notice();
             assert_eq!(notice.code, "PLUGIN_UNREADABLE");
             assert!(notice.text.ends_with(reason), "{}", notice.text);
         }
@@ -286,7 +367,7 @@ mod tests {
 
     #[test]
     fn no_folder_means_no_plugins() {
-        let (sources, problems) = discover(Path::new("/nowhere"), &[]).unwrap();
+        let (sources, problems) = discover(Path::new("/nowhere"), Path::new("/nowhere"), &[]).unwrap();
         assert!(sources.is_empty() && problems.is_empty());
     }
 }

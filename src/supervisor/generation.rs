@@ -12,6 +12,7 @@ use super::guard::{self, Exit, GuardError, Guarded};
 use super::handshake::{self, HandshakeError};
 use super::log::{self, Log, Tail};
 use super::process::{Program, ProgramError};
+use crate::trust::Untrusted;
 
 /// Why a plugin did not become ready.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +21,8 @@ pub(super) enum StartError {
     Config { reason: String },
     #[error(transparent)]
     Program(#[from] ProgramError),
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
     #[error(transparent)]
     Guard(#[from] GuardError),
     #[error("{source}{tail}")]

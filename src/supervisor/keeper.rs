@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::discovery::{self, PluginSource};
+use super::discovery::{self, Origin, PluginSource};
 use super::generation::{Process, StartError};
 use super::restart::{Deaths, Next};
 use super::table::{PluginState, ReadyPlugin};
@@ -125,7 +125,7 @@ impl Keeper {
             None => PluginState::Starting,
             Some(reason) => self.restarting(reason),
         });
-        let process = match self.owner.spawn(&self.source) {
+        let process = match self.owner.spawn(&self.source).await {
             Ok(process) => process,
             Err(error) => return self.refused(&error, None),
         };
@@ -193,6 +193,12 @@ impl Keeper {
             return Phase::End;
         }
         let reason = words(error);
+        if matches!(error, StartError::Untrusted(_)) {
+            self.owner.post("PROJECT_UNTRUSTED", format!("{} is not started: {reason}", self.source.name));
+            self.answer(Err(reason.clone()));
+            self.publish(PluginState::Untrusted { reason: reason.into() });
+            return Phase::Rest;
+        }
         if after.is_some() && error.may_pass() {
             return self.died(reason.into(), Duration::ZERO);
         }
@@ -260,8 +266,8 @@ impl Keeper {
             Next::Stay { deaths } => {
                 let (name, within) = (&self.source.name, limits::words(policy.within));
                 let text = format!(
-                    "{name} is not started again: {deaths} deaths within {within}. `bingo plugin restart {name}`, \
-                     or a change of its files, starts it. The last one: {reason}"
+                    "{name} is not started again: {deaths} deaths within {within}. A change of its files starts it. \
+                     The last one: {reason}"
                 );
                 self.owner.post("PLUGIN_BROKEN", text);
                 self.broken(format!("it died {deaths} times within {within}; the last time: {reason}").into())
@@ -299,8 +305,7 @@ impl Keeper {
             }
             Some(Order::Renew(Some(reply))) if !self.enabled => {
                 let name = &self.source.name;
-                let text = format!("{name} is switched off; `bingo plugin enable {name}` switches it on");
-                let _ = reply.send(Err(text));
+                let _ = reply.send(Err(format!("{name} is switched off")));
                 self.disabled()
             }
             Some(Order::Renew(None)) if !self.enabled => self.disabled(),
@@ -336,10 +341,10 @@ impl Keeper {
     }
 
     fn reload(&self) -> Result<PluginSource, String> {
-        if self.source.bundled {
+        if self.source.origin == Origin::Bundled {
             return Ok(self.source.clone());
         }
-        discovery::load(&self.source.root).map_err(|error| words(&error))
+        discovery::load(&self.source.root, self.source.origin).map_err(|error| words(&error))
     }
 
     /// Starts a candidate beside the process that serves, and lets it follow when it is well.
@@ -349,13 +354,17 @@ impl Keeper {
             Err(reason) => return self.kept(serving, &reason),
         };
         if source.manifest.reload == Reload::StopFirst {
+            // What could not be started must not end what serves.
+            if let Err(error) = self.owner.program(&source).await {
+                return self.kept(serving, &words(&error));
+            }
             let reason: Arc<str> = "it is being replaced".into();
             self.publish(self.restarting(&reason));
             serving.process.stop(&reason).await;
             self.source = source;
             return Phase::Start { after: None };
         }
-        let process = match self.owner.spawn(&source) {
+        let process = match self.owner.spawn(&source).await {
             Ok(process) => process,
             Err(error) => return self.kept(serving, &words(&error)),
         };

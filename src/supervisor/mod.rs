@@ -18,6 +18,7 @@ pub mod restart;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod trust;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ pub use self::connection::{CallError, CallFailure, Connection, Incoming, Sent, S
 pub(crate) use self::connection::{
     IncomingSlot, MAX_ASKS, Peer, PendingCall, StreamRoute, ToolRoute, Unread,
 };
-use self::discovery::PluginSource;
+use self::discovery::{Origin, PluginSource};
 use self::generation::{Process, StartError};
 use self::keeper::{Keeper, Order, Reply};
 use self::limits::Limits;
@@ -189,6 +190,14 @@ impl Supervisor {
         self.table.borrow().plugins.iter().map(|plugin| (*plugin.source).clone()).collect()
     }
 
+    /// Renews the plugins of the project: a person may have trusted what was refused before, as a start or in the place of
+    /// a process that serves on.
+    pub fn renew_untrusted(&self) {
+        let table = self.table();
+        let own = |plugin: &&PluginEntry| plugin.source.origin == Origin::Project;
+        table.plugins.iter().filter(own).for_each(|plugin| self.owner.renew(&plugin.name));
+    }
+
     /// Takes a plugin in and starts it. One whose name is there already changes nothing.
     pub fn add(&self, source: PluginSource) {
         if !self.owner.stop.is_cancelled() && !self.owner.lock().contains_key(&source.name) {
@@ -302,7 +311,7 @@ impl Owner {
         self.config.options.get(name.as_str()).cloned().unwrap_or_default()
     }
 
-    fn spawn(&self, source: &PluginSource) -> Result<Process, StartError> {
+    async fn spawn(&self, source: &PluginSource) -> Result<Process, StartError> {
         if let Some(schema) = &source.manifest.config {
             let config = self.config.config.get(source.name.as_str()).unwrap_or(&Value::Null);
             schema::check_config(source.name.as_str(), schema, config)
@@ -317,9 +326,16 @@ impl Owner {
             incoming: self.incoming.clone(),
             notices: Arc::clone(&self.config.notices),
         };
+        let program = self.program(source).await?;
+        Ok(Process::spawn(&self.config.binary, &program, peer, &self.config.data_dir)?)
+    }
+
+    /// Returns what would be started, when it may be.
+    async fn program(&self, source: &PluginSource) -> Result<Program, StartError> {
+        let options = self.options(&source.name);
         let passed = Passed { names: options.env, all: options.inherit_env };
         let program = Program::resolve(&source.manifest.entry, &source.root, &passed)?;
-        Ok(Process::spawn(&self.config.binary, &program, peer, &self.config.data_dir)?)
+        Ok(trust::admit(&self.config.data_dir, source, program).await?)
     }
 
     fn introduction(&self, source: &PluginSource) -> InitializeParams {

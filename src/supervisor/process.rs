@@ -50,7 +50,7 @@ const PASSED_PREFIXES: [&str; 2] = ["LC_", "XDG_"];
 
 /// Why a plugin's program cannot be run.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ProgramError {
+pub enum ProgramError {
     #[error("the directory {} is not there", path.display())]
     NoDirectory { path: PathBuf },
     #[error(

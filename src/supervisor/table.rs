@@ -43,6 +43,10 @@ pub enum PluginState {
         reason: Arc<str>,
         last: Option<Arc<ReadyPlugin>>,
     },
+    /// It comes with a project, and nobody trusted what it is now.
+    Untrusted {
+        reason: Arc<str>,
+    },
     /// A person switched it off.
     Disabled,
     /// It takes no new work and will be stopped.
@@ -57,6 +61,7 @@ impl PluginState {
             Self::Ready(_) => "ready",
             Self::Restarting { .. } => "restarting",
             Self::Broken { .. } => "broken",
+            Self::Untrusted { .. } => "untrusted",
             Self::Disabled => "disabled",
             Self::Retiring => "retiring",
         }
@@ -77,6 +82,7 @@ impl PluginState {
             Self::Starting => Some("it is starting".to_owned()),
             Self::Restarting { reason, .. } => Some(format!("it is being restarted: {reason}")),
             Self::Broken { reason, .. } => Some(reason.to_string()),
+            Self::Untrusted { reason } => Some(reason.to_string()),
             Self::Disabled => Some("it is switched off".to_owned()),
             Self::Retiring => Some("it is being stopped".to_owned()),
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bingo::bridge::PluginOffers;
 use bingo::ports::{CallContext, Notice, Notices, Offers, Snapshot};
-use bingo::supervisor::discovery::{self, PluginSource};
+use bingo::supervisor::discovery::{self, Origin, PluginSource};
 use bingo::supervisor::limits::Limits;
 use bingo::supervisor::restart::RestartPolicy;
 use bingo::supervisor::{PluginOptions, Supervisor, SupervisorConfig};
@@ -128,7 +128,7 @@ impl Host {
             "entry": {"command": "python3", "args": ["${PLUGIN_ROOT}/main.py"], "env": {"ROOT": "${PLUGIN_ROOT}"}},
         });
         std::fs::write(root.join("plugin.json"), manifest.to_string()).unwrap();
-        discovery::load(&root).unwrap()
+        discovery::load(&root, Origin::Named).unwrap()
     }
 
     /// The stress plugin with these faults, under a name of its own.
@@ -140,7 +140,7 @@ impl Host {
             "entry": {"command": env!("CARGO_BIN_EXE_bingo-stress"), "env": {"BINGO_STRESS": faults}},
         });
         std::fs::write(root.join("plugin.json"), manifest.to_string()).unwrap();
-        discovery::load(&root).unwrap()
+        discovery::load(&root, Origin::Named).unwrap()
     }
 
     /// A plugin in a folder of its own that is this program.
@@ -149,7 +149,7 @@ impl Host {
         std::fs::create_dir_all(&root).unwrap();
         let manifest = json!({"name": name, "version": "1", "entry": {"command": command}});
         std::fs::write(root.join("plugin.json"), manifest.to_string()).unwrap();
-        discovery::load(&root).unwrap()
+        discovery::load(&root, discovery::Origin::Named).unwrap()
     }
 
     /// Starts several plugins and waits until each is ready or refused.

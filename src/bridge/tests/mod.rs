@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::ports::{CallContext, ModelStream, Provider, Tool};
-use crate::supervisor::discovery::PluginSource;
+use crate::supervisor::discovery::{Origin, PluginSource};
 use crate::supervisor::limits::Limits;
 use crate::supervisor::testing::{self, Heard};
 use crate::supervisor::{PluginEntry, PluginState, ReadyPlugin};
@@ -295,5 +295,5 @@ async fn the_first_of_a_name_is_offered_and_the_others_are_told() {
 /// A plugin that was found with this manifest.
 fn source(name: &str, manifest: Value) -> PluginSource {
     let (name, manifest) = (PluginName::parse(name).unwrap(), serde_json::from_value(manifest).unwrap());
-    PluginSource { name, root: "/nowhere".into(), manifest, bundled: false }
+    PluginSource { name, root: "/nowhere".into(), manifest, origin: Origin::User }
 }

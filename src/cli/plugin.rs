@@ -1,0 +1,172 @@
+//! `bingo plugin trust` and `untrust`: what a person allows a project to bring along.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use super::CliError;
+use crate::app::{AppOptions, Places};
+use crate::settings::ProjectSettings;
+use crate::supervisor::discovery::{self, Origin, PluginSource};
+use crate::supervisor::trust::{Examined, examine};
+use crate::trust::{Subject, TrustStore};
+
+/// How much of a hash is shown.
+const SHOWN: usize = 12;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PluginCommand {
+    /// Let a project's plugins be started and its settings count, as they are now
+    Trust {
+        #[command(flatten)]
+        which: Which,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Take that back
+    Untrust {
+        #[command(flatten)]
+        which: Which,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Which {
+    /// Plugins of the project [default: its settings and all its plugins]
+    names: Vec<String>,
+    /// Where settings and plugins are [default: ~/.bingo]
+    #[arg(long, value_name = "DIR")]
+    config_dir: Option<PathBuf>,
+    /// Where sessions and logs are [default: ~/.bingo/data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// The project's directory [default: the current one]
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+}
+
+/// What a project brings along.
+struct Project {
+    places: Places,
+    /// Nothing when only plugins are meant, or there are none.
+    settings: Option<ProjectSettings>,
+    plugins: Vec<PluginSource>,
+    /// No plugin was named.
+    all: bool,
+}
+
+pub(super) fn run(command: &PluginCommand) -> Result<ExitCode, CliError> {
+    match command {
+        PluginCommand::Trust { which, yes } => trust(&Project::find(which)?, *yes),
+        PluginCommand::Untrust { which } => untrust(&Project::find(which)?),
+    }
+}
+
+impl Project {
+    fn find(which: &Which) -> Result<Self, CliError> {
+        let options = AppOptions {
+            config_dir: which.config_dir.clone(),
+            data_dir: which.data_dir.clone(),
+            cwd: which.cwd.clone(),
+            ..AppOptions::default()
+        };
+        let places = Places::find(&options)?;
+        let (found, _) =
+            discovery::discover(&places.config_dir, &places.cwd, &[]).map_err(crate::app::AppError::from)?;
+        let mut plugins: Vec<PluginSource> =
+            found.into_iter().filter(|source| source.origin == Origin::Project).collect();
+        let names = &which.names;
+        if let Some(name) =
+            names.iter().find(|name| plugins.iter().all(|plugin| plugin.name.as_str() != *name))
+        {
+            let known: Vec<&str> = plugins.iter().map(|plugin| plugin.name.as_str()).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let reason =
+                format!("the project in {} has no plugin `{name}`; it has {known}", places.cwd.display());
+            return Err(CliError::Usage { reason, hint: "only a project's own plugins need trust" });
+        }
+        plugins.retain(|plugin| names.is_empty() || names.iter().any(|name| plugin.name.as_str() == name));
+        let settings = ProjectSettings::read(&places.settings(None)).map_err(crate::app::AppError::from)?;
+        let wanted = names.is_empty() && settings.paths().next().is_some();
+        Ok(Self { places, settings: wanted.then_some(settings), plugins, all: names.is_empty() })
+    }
+}
+
+fn trust(project: &Project, yes: bool) -> Result<ExitCode, CliError> {
+    let mut lines = Vec::new();
+    if let Some(settings) = &project.settings {
+        let keys = settings.guarded_keys().map_err(crate::app::AppError::from)?;
+        let paths: Vec<String> = settings.paths().map(|path| path.display().to_string()).collect();
+        lines.push(format!("settings  {} (keys that count then: {})", paths.join(", "), keys.join(", ")));
+    }
+    let mut examined: Vec<(&PluginSource, Examined)> = Vec::new();
+    for plugin in &project.plugins {
+        let found = examine(plugin).map_err(|error| CliError::Failed {
+            what: format!("{} cannot be trusted: {error}", plugin.name),
+        })?;
+        let (print, root) = (&found.fingerprint, plugin.root.display());
+        let hash = print.hash.get(..SHOWN).unwrap_or(&print.hash);
+        lines.push(format!("plugin    {} in {root}", plugin.name));
+        lines.push(format!("          runs {}", found.command));
+        lines.push(format!("          {} files, {} bytes, sha256 {hash}…", print.files, print.bytes));
+        examined.push((plugin, found));
+    }
+    if lines.is_empty() {
+        return say("the project brings nothing along that needs trust");
+    }
+    lines.iter().try_for_each(|line| say(line).map(drop))?;
+    if !yes && !confirmed()? {
+        return say("nothing is trusted");
+    }
+    let mut store = TrustStore::open(&project.places.data_dir);
+    if let Some(settings) = &project.settings {
+        store.trust(&settings.subject(), &settings.fingerprint())?;
+    }
+    for (plugin, found) in &examined {
+        store.trust(&found.subject(plugin), &found.fingerprint)?;
+    }
+    say("trusted, until something of it changes")
+}
+
+fn untrust(project: &Project) -> Result<ExitCode, CliError> {
+    let mut store = TrustStore::open(&project.places.data_dir);
+    let mut was = match &project.settings {
+        Some(settings) => store.untrust(&settings.subject())?,
+        None => false,
+    };
+    let mut roots: Vec<PathBuf> = project.plugins.iter().map(|plugin| plugin.root.clone()).collect();
+    if project.all {
+        // Those too whose folder is gone, and may come back.
+        roots.extend(store.plugins_in(&project.places.cwd.join(discovery::PROJECT).join(discovery::PLUGINS)));
+    }
+    for root in &roots {
+        was |= store.untrust(&Subject::Plugin { name: "", root, command: "" })?;
+    }
+    say(if was {
+        "not trusted any more; what runs goes on until it is started again"
+    } else {
+        "nothing was trusted"
+    })
+}
+
+/// Asks the person at the terminal.
+fn confirmed() -> Result<bool, CliError> {
+    let mut stderr = std::io::stderr().lock();
+    if !std::io::stdin().is_terminal() || !stderr.is_terminal() {
+        let reason = "there is no terminal to ask on whether this is trusted".to_owned();
+        return Err(CliError::Usage { reason, hint: "look at it, then say `--yes`" });
+    }
+    let asked = write!(stderr, "trust this? [y/N] ").and_then(|()| stderr.flush());
+    asked.map_err(CliError::Output)?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).map_err(CliError::Output)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn say(line: &str) -> Result<ExitCode, CliError> {
+    writeln!(std::io::stdout().lock(), "{line}").map_err(CliError::Output)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,139 @@
+//! What a project brings along does nothing before a person trusted it, nor after it changed.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::common::{Client, Sandbox, wait_until};
+
+/// Says a word of a module beside it, and leaves a witness of each start.
+const SCRIPT: &str = "import sys\nsys.path.insert(0, '.')\nfrom lib import WORD\nopen(os.environ['HOME'] + '/started', 'a').write('x')\nhello()\nwhile True:\n    message = read()\n    text(message, WORD)\n";
+
+/// A project with the plugin `own`.
+fn project(sandbox: &Sandbox) -> PathBuf {
+    let made = sandbox.python("own", SCRIPT);
+    let place = sandbox.work().join(".bingo/plugins/own");
+    std::fs::create_dir_all(&place).unwrap();
+    for file in ["main.py", "plugin.json"] {
+        std::fs::copy(made.join(file), place.join(file)).unwrap();
+    }
+    std::fs::write(place.join("lib.py"), "WORD = 'one'\n").unwrap();
+    place
+}
+
+fn starts(sandbox: &Sandbox) -> usize {
+    std::fs::read(sandbox.home().join("started")).map_or(0, |witness| witness.len())
+}
+
+fn trust(sandbox: &Sandbox) {
+    let ran = sandbox.run(["plugin", "trust", "--yes"]).expect(0);
+    assert!(ran.stdout.ends_with("trusted, until something of it changes\n"), "{ran:#?}");
+}
+
+fn serve(sandbox: &Sandbox) -> Client {
+    sandbox.serve(["--model", "echo/echo", "--permission-mode", "bypassPermissions"])
+}
+
+fn meta(client: &mut Client) -> Value {
+    let entries = client.call("catalog/read", json!({ "kind": "plugins" }))["entries"].clone();
+    entries.as_array().unwrap().iter().find(|entry| entry["id"] == "own").unwrap()["meta"].clone()
+}
+
+fn wait_for_state(client: &mut Client, expected: &str) -> Value {
+    wait_until(&format!("it is {expected}"), || {
+        let meta = meta(client);
+        if meta["state"] == expected { Ok(meta) } else { Err(meta.to_string()) }
+    })
+}
+
+fn edit(path: &Path, from: &str, to: &str) {
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(from));
+    std::fs::write(path, text.replace(from, to)).unwrap();
+}
+
+#[test]
+fn a_projects_plugin_runs_when_it_is_trusted_and_until_any_file_of_it_changes() {
+    let sandbox = Sandbox::new();
+    let plugin = project(&sandbox);
+    let mut client = serve(&sandbox);
+    let reason = wait_for_state(&mut client, "untrusted")["reason"].as_str().unwrap().to_owned();
+    let words =
+        "it comes with the project and was never trusted; look at it, then run `bingo plugin trust own`";
+    assert_eq!(reason, words);
+    assert_eq!(starts(&sandbox), 0, "it never ran");
+    // A host that runs hears of it.
+    trust(&sandbox);
+    wait_for_state(&mut client, "ready");
+    assert_eq!(starts(&sandbox), 1);
+    assert_eq!(client.finish(), Some(0));
+    // It runs again as it was trusted: a run leaves nothing that counts.
+    let mut client = serve(&sandbox);
+    wait_for_state(&mut client, "ready");
+    assert_eq!(starts(&sandbox), 2);
+    // An imported module changes; the process dies, and no other one is started.
+    edit(&plugin.join("lib.py"), "one", "two");
+    let pid = meta(&mut client)["pid"].as_u64().unwrap();
+    super::common::signal(u32::try_from(pid).unwrap(), "KILL");
+    let reason = wait_for_state(&mut client, "untrusted")["reason"].as_str().unwrap().to_owned();
+    assert!(reason.starts_with("it changed since it was trusted; look at it again"), "{reason}");
+    assert_eq!(client.finish(), Some(0));
+    let ran = sandbox.run(["--model", "echo/echo", "-p", "hi"]).expect(0);
+    assert!(ran.stderr.contains("PROJECT_UNTRUSTED own is not started: it changed"), "{ran:#?}");
+    assert_eq!(starts(&sandbox), 2);
+    // Trusted anew it runs, and taken back it does not.
+    trust(&sandbox);
+    let mut client = serve(&sandbox);
+    wait_for_state(&mut client, "ready");
+    assert_eq!(client.finish(), Some(0));
+    let _ = sandbox.run(["plugin", "untrust"]).expect(0);
+    let mut client = serve(&sandbox);
+    wait_for_state(&mut client, "untrusted");
+    assert_eq!(starts(&sandbox), 3);
+}
+
+#[test]
+fn an_untrusted_projects_settings_start_nothing_send_nothing_and_loosen_nothing() {
+    let sandbox = Sandbox::new();
+    let stress = sandbox.stress("");
+    let file = sandbox.work().join(".bingo/settings.toml");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(
+        &file,
+        "[permissions]\nallow = ['plugin__stress__echo']\n[supervisor.stress]\nenabled = false\n",
+    )
+    .unwrap();
+    let prompt = r#"@tool plugin__stress__echo {"text":"hello"}"#;
+    let run = |sandbox: &Sandbox| {
+        sandbox.run(["--plugin", stress.to_str().unwrap(), "--model", "echo/echo", "-p", prompt])
+    };
+    let ran = run(&sandbox).expect(0);
+    assert!(ran.stderr.contains("PROJECT_UNTRUSTED these keys of "), "{ran:#?}");
+    assert!(ran.stderr.contains("do nothing: permissions, supervisor"), "{ran:#?}");
+    assert!(ran.stderr.contains("Permission denied"), "{ran:#?}");
+    trust(&sandbox);
+    let ran = run(&sandbox).expect(0);
+    assert!(ran.stderr.contains("tool not found"), "it is switched off now: {ran:#?}");
+    std::fs::write(&file, "[permissions]\nallow = ['plugin__stress__echo']\n").unwrap();
+    let ran = run(&sandbox).expect(0);
+    assert!(ran.stderr.contains("Permission denied"), "it changed: {ran:#?}");
+    trust(&sandbox);
+    let ran = run(&sandbox).expect(0);
+    assert!(ran.stderr.contains("plugin__stress__echo ok") && !ran.stderr.contains("UNTRUSTED"), "{ran:#?}");
+}
+
+#[test]
+fn trust_asks_shows_and_names_what_it_does_not_know() {
+    let sandbox = Sandbox::new();
+    let ran = sandbox.run(["plugin", "trust", "--yes"]).expect(0);
+    assert_eq!(ran.stdout, "the project brings nothing along that needs trust\n");
+    project(&sandbox);
+    let ran = sandbox.run(["plugin", "trust"]).expect(2);
+    assert!(ran.stdout.contains("plugin    own in ") && ran.stdout.contains("main.py"), "{ran:#?}");
+    assert!(ran.stdout.contains("          3 files, "), "{ran:#?}");
+    let words =
+        "error: there is no terminal to ask on whether this is trusted\nhint: look at it, then say `--yes`\n";
+    assert_eq!(ran.stderr, words);
+    let ran = sandbox.run(["plugin", "trust", "other", "--yes"]).expect(2);
+    assert!(ran.stderr.contains("has no plugin `other`; it has own"), "{ran:#?}");
+}
