@@ -293,9 +293,21 @@ fn keep_project_keys(table: &mut Table, path: &Path, untrusted: &Untrusted) -> O
 fn unknown_keys(table: &Table) -> Vec<Notice> {
     const KNOWN: [&str; 8] =
         ["provider", "model", "thinking", "maxTokens", "permissions", "journal", "plugins", "supervisor"];
-    let unknown = table.keys().filter(|key| !KNOWN.contains(&key.as_str()));
+    const OF_PLUGIN: [&str; 6] = ["env", "inheritEnv", "onHookTimeout", "timeouts", "enabled", "restart"];
+    let mut notices = unknown_in(table, "", &KNOWN);
+    let plugins = table.get("supervisor").and_then(toml::Value::as_table).into_iter().flatten();
+    for (name, value) in plugins {
+        let own = value.as_table().map(|own| unknown_in(own, &format!("supervisor.{name}."), &OF_PLUGIN));
+        notices.extend(own.into_iter().flatten());
+    }
+    notices
+}
+
+/// Returns a notice for each key that means nothing in a table; `at` is what stands before it.
+fn unknown_in(table: &Table, at: &str, known: &[&str]) -> Vec<Notice> {
+    let unknown = table.keys().filter(|key| !known.contains(&key.as_str()));
     let notice = |key: &String| {
-        let text = format!("the settings key `{key}` means nothing; the keys are {}", KNOWN.join(", "));
+        let text = format!("the settings key `{at}{key}` means nothing; the keys are {}", known.join(", "));
         Notice { level: Level::Warn, code: "UNKNOWN_SETTING", text }
     };
     unknown.map(notice).collect()
@@ -416,7 +428,11 @@ mod tests {
 
     #[test]
     fn a_key_that_means_nothing_is_told() {
-        let (_folder, sources) = folder(&[("config/settings.toml", "modle = 'x'")]);
-        assert_eq!(load(&sources, &nothing()).unwrap().1[0].code, "UNKNOWN_SETTING");
+        let text = "modle = 'x'\n[supervisor.p]\ntimeoutz = {}\ntimeouts = {}";
+        let (_folder, sources) = folder(&[("config/settings.toml", text)]);
+        let told = load(&sources, &nothing()).unwrap().1;
+        assert!(told.iter().all(|notice| notice.code == "UNKNOWN_SETTING"));
+        let keys = told.iter().filter_map(|notice| notice.text.split('`').nth(1));
+        assert_eq!(keys.collect::<Vec<_>>(), ["modle", "supervisor.p.timeoutz"]);
     }
 }

@@ -111,7 +111,10 @@ impl Outbox {
     /// Queues an observation, or drops and counts it. Half of the queue is left to calls.
     pub(super) fn push_or_drop(&self, line: String) {
         if self.push_within(self.limit / 2, line, None).is_err() {
-            self.lock().refusing = true;
+            let mut state = self.lock();
+            // The writer may have taken all of it meanwhile.
+            state.refusing = state.bytes > 0;
+            drop(state);
             self.drop_one();
         }
     }

@@ -41,7 +41,7 @@ impl<M: Method> PendingCall<M> {
         };
         let value = match (&mut self.response).await {
             Ok(reply) => reply?,
-            // The entry is removed by this call alone, so its sender is gone only with the connection.
+            // Whoever takes the entry answers it, so its sender is gone unanswered only with the connection.
             Err(_) => return Err(unusable("the connection is gone".to_owned())),
         };
         serde_path_to_error::deserialize(value)
