@@ -6,6 +6,7 @@ pub mod cli;
 pub mod journal;
 pub mod kernel;
 pub mod ports;
+pub mod printable;
 pub mod provider;
 pub mod schema;
 pub mod settings;

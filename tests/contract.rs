@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// Layers from low to high (docs/architecture.md). A layer may use those below it, and itself.
 const LAYERS: [&[&str]; 12] = [
-    &["telemetry"],
+    &["telemetry", "printable"],
     &["ports"],
     &["trust"],
     &["settings"],

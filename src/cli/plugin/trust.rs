@@ -4,10 +4,10 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 
-use super::CliError;
 use crate::app::{AppOptions, Places};
+use crate::cli::CliError;
 use crate::settings::ProjectSettings;
 use crate::supervisor::discovery::{self, Origin, PluginSource};
 use crate::supervisor::trust::{Examined, examine};
@@ -15,23 +15,6 @@ use crate::trust::{Subject, TrustStore};
 
 /// How much of a hash is shown.
 const SHOWN: usize = 12;
-
-#[derive(Debug, Subcommand)]
-pub(super) enum PluginCommand {
-    /// Let a project's plugins be started and its settings count, as they are now
-    Trust {
-        #[command(flatten)]
-        which: Which,
-        /// Do not ask
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Take that back
-    Untrust {
-        #[command(flatten)]
-        which: Which,
-    },
-}
 
 #[derive(Debug, Args)]
 pub(super) struct Which {
@@ -58,11 +41,12 @@ struct Project {
     all: bool,
 }
 
-pub(super) fn run(command: &PluginCommand) -> Result<ExitCode, CliError> {
-    match command {
-        PluginCommand::Trust { which, yes } => trust(&Project::find(which)?, *yes),
-        PluginCommand::Untrust { which } => untrust(&Project::find(which)?),
-    }
+pub(super) fn trust(which: &Which, yes: bool) -> Result<ExitCode, CliError> {
+    trust_project(&Project::find(which)?, yes)
+}
+
+pub(super) fn untrust(which: &Which) -> Result<ExitCode, CliError> {
+    untrust_project(&Project::find(which)?)
 }
 
 impl Project {
@@ -95,7 +79,7 @@ impl Project {
     }
 }
 
-fn trust(project: &Project, yes: bool) -> Result<ExitCode, CliError> {
+fn trust_project(project: &Project, yes: bool) -> Result<ExitCode, CliError> {
     let mut lines = Vec::new();
     if let Some(settings) = &project.settings {
         let keys = settings.guarded_keys().map_err(crate::app::AppError::from)?;
@@ -131,7 +115,7 @@ fn trust(project: &Project, yes: bool) -> Result<ExitCode, CliError> {
     say("trusted, until something of it changes")
 }
 
-fn untrust(project: &Project) -> Result<ExitCode, CliError> {
+fn untrust_project(project: &Project) -> Result<ExitCode, CliError> {
     let mut store = TrustStore::open(&project.places.data_dir);
     let mut was = match &project.settings {
         Some(settings) => store.untrust(&settings.subject())?,
