@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bingo_plugin_sdk::ids::PluginName;
+use bingo_plugin_sdk::item::Level;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::bridge::PluginOffers;
+use crate::control::{ControlPlace, ControlServer, ControlledHost};
 use crate::journal::JsonlJournal;
 use crate::kernel::{Board, Kernel, KernelSettings, PermissionMode, Rule};
-use crate::ports::{Notice, Notices};
+use crate::ports::{Notice, Notices, Offers};
 use crate::settings::{self, OnHookTimeout, PluginSettings, Settings, SettingsError};
 use crate::supervisor::discovery::{self, DiscoveryError, PluginSource};
 use crate::supervisor::{PluginOptions, Supervisor, SupervisorConfig, changes, guard};
@@ -93,6 +95,7 @@ impl AppError {
 /// A running host.
 pub struct App {
     kernel: Kernel,
+    offers: Arc<dyn Offers>,
     named: Vec<PathBuf>,
     places: Arc<Places>,
     supervisor: Arc<Supervisor>,
@@ -138,10 +141,10 @@ impl App {
         guard::adopt_orphans()
             .map_err(|source| AppError::System { act: "adopt orphaned processes", source })?;
         let supervisor = Arc::new(Supervisor::start(config));
-        let offers = Arc::new(PluginOffers::new(Arc::clone(&supervisor), notices));
+        let offers: Arc<dyn Offers> = Arc::new(PluginOffers::new(Arc::clone(&supervisor), notices));
         let journal = Arc::new(JsonlJournal::new(places.data_dir.clone()));
-        let kernel = Kernel::new(offers, journal, Arc::clone(&board), kernel_settings);
-        Ok(Self { kernel, named: options.plugins, places: Arc::new(places), supervisor, board })
+        let kernel = Kernel::new(Arc::clone(&offers), journal, Arc::clone(&board), kernel_settings);
+        Ok(Self { kernel, offers, named: options.plugins, places: Arc::new(places), supervisor, board })
     }
 
     /// Returns the kernel.
@@ -171,6 +174,24 @@ impl App {
         };
         let watched = Arc::downgrade(&self.supervisor);
         tokio::spawn(changes::watch(watched, folders, trust, Box::new(find), notices));
+    }
+
+    /// Lets the command line ask and order this host, until what is returned is dropped; a notice says why it cannot.
+    pub fn listen_for_control(&self) -> Option<ControlServer> {
+        let places = &self.places;
+        let host = ControlledHost {
+            supervisor: Arc::clone(&self.supervisor),
+            offers: Arc::clone(&self.offers),
+            cwd: places.cwd.clone(),
+            config_dir: places.config_dir.clone(),
+            data_dir: places.data_dir.clone(),
+        };
+        let opened = ControlServer::open(&ControlPlace::new(&places.data_dir), host);
+        let told = |error: &std::io::Error| {
+            let text = format!("`bingo plugin list`, `restart` and the like cannot reach this host: {error}");
+            self.board.post(Notice { level: Level::Warn, code: "CONTROL_UNAVAILABLE", text });
+        };
+        opened.inspect_err(told).ok()
     }
 
     /// Closes the sessions, then stops the plugins; nothing of them is left. Returns the remarks that came too late for
@@ -204,6 +225,14 @@ impl Places {
             .map_err(|source| AppError::System { act: "find the path of this program", source })?;
         let home = home.unwrap_or_else(|| config_dir.clone());
         Ok(Self { home, config_dir, data_dir, cwd, binary })
+    }
+
+    /// Returns the plugins that stand in the folders of plugins here, and what is wrong with others there.
+    ///
+    /// # Errors
+    /// As `discovery::discover` for the folders that are named: none are.
+    pub fn plugins(&self) -> Result<(Vec<PluginSource>, Vec<DiscoveryError>), AppError> {
+        Ok(discovery::discover(&self.config_dir, &self.cwd, &[])?)
     }
 
     /// Returns where settings come from.

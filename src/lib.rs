@@ -3,6 +3,7 @@
 pub mod app;
 pub mod bridge;
 pub mod cli;
+pub mod control;
 pub mod journal;
 pub mod kernel;
 pub mod ports;

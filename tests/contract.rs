@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 12] = [
     &["supervisor", "journal"],
     &["bridge"],
     &["kernel", "provider"],
-    &["surface"],
+    &["surface", "control"],
     &["app"],
     &["cli"],
     &["main"],

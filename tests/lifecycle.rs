@@ -82,7 +82,7 @@ async fn one_that_dies_too_often_stays_down_until_it_is_told() {
     let running = host.start("hello()\nsys.stderr.write('no luck\\n')\nsys.exit(4)\n").await;
     wait_for_state(&running, "broken").await;
     let told = running.heard.wait("PLUGIN_BROKEN").await;
-    let begin = "p is not started again: 3 deaths within 120 s. A change of its files starts it. The last one: its process exited with code 4; its last words on stderr:\nno luck";
+    let begin = "p is not started again: 3 deaths within 120 s. A change of its files or `bingo plugin restart p` starts it. The last one: its process exited with code 4; its last words on stderr:\nno luck";
     assert_eq!(told, begin);
     let deaths = running.heard.0.lock().unwrap().iter().filter(|notice| notice.code == "PLUGIN_DIED").count();
     assert_eq!(deaths, 3);

@@ -5,6 +5,8 @@
 
 mod common;
 mod contract;
+mod control;
+mod install;
 mod plugins;
 mod pressure;
 mod print;

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::app::AppOptions;
+use crate::app::{AppError, AppOptions, Places};
 use crate::kernel::{PermissionMode, Rule};
 use crate::telemetry;
 pub use report::CliError;
@@ -33,7 +33,7 @@ struct Cli {
 enum Subcommands {
     /// Serve frontends over JSON-RPC
     Serve(serve::ServeArgs),
-    /// Say what a project may bring along
+    /// See and steer plugins: what there is, what runs, what a project may bring along
     #[command(subcommand)]
     Plugin(plugin::PluginCommand),
     /// Print the JSON Schema of a wire
@@ -44,12 +44,9 @@ enum Subcommands {
     },
 }
 
-/// What every command that starts plugins accepts
+/// Where everything is
 #[derive(Debug, Clone, Args)]
-struct HostArgs {
-    /// Load the plugin in this directory too (repeatable); it is trusted because it was named
-    #[arg(long = "plugin", value_name = "DIR")]
-    plugins: Vec<PathBuf>,
+struct PlaceArgs {
     /// Where settings and plugins are [default: ~/.bingo]
     #[arg(long, value_name = "DIR")]
     config_dir: Option<PathBuf>,
@@ -59,6 +56,31 @@ struct HostArgs {
     /// The directory to work in [default: the current one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
+}
+
+impl PlaceArgs {
+    fn options(&self) -> AppOptions {
+        AppOptions {
+            config_dir: self.config_dir.clone(),
+            data_dir: self.data_dir.clone(),
+            cwd: self.cwd.clone(),
+            ..AppOptions::default()
+        }
+    }
+
+    fn find(&self) -> Result<Places, AppError> {
+        Places::find(&self.options())
+    }
+}
+
+/// What every command that starts plugins accepts
+#[derive(Debug, Clone, Args)]
+struct HostArgs {
+    /// Load the plugin in this directory too (repeatable); it is trusted because it was named
+    #[arg(long = "plugin", value_name = "DIR")]
+    plugins: Vec<PathBuf>,
+    #[command(flatten)]
+    places: PlaceArgs,
     /// One more settings file, above the others
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
@@ -80,13 +102,11 @@ impl HostArgs {
     fn options(&self) -> AppOptions {
         AppOptions {
             plugins: self.plugins.clone(),
-            config_dir: self.config_dir.clone(),
-            data_dir: self.data_dir.clone(),
-            cwd: self.cwd.clone(),
             settings: self.settings.clone(),
             model: self.model.clone(),
             mode: self.permission_mode,
             allowed: self.allowed_tools.clone(),
+            ..self.places.options()
         }
     }
 }

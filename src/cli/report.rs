@@ -1,14 +1,20 @@
 //! What a person reads when a command fails: what failed, why, and what to do; and the exit codes.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::plugin::UnpackError;
 use crate::app::AppError;
+use crate::control::ControlError;
+use crate::settings::edit::EditError;
 use crate::surface::PrintError;
 use crate::trust::StoreError;
 
 /// Wrong usage or settings.
 const USAGE: u8 = 2;
+/// The plugin failed, not bingo.
+const PLUGIN: u8 = 3;
 /// A person interrupted.
 pub(super) const INTERRUPTED: u8 = 130;
 /// Nobody reads the output any more.
@@ -23,6 +29,14 @@ pub enum CliError {
     Print(#[from] PrintError),
     #[error(transparent)]
     Trust(#[from] StoreError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error("no host runs that uses {}", data_dir.display())]
+    NoHost { data_dir: PathBuf },
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    #[error("cannot add the plugin: {0}")]
+    Unpack(#[from] UnpackError),
     #[error("{what}")]
     Failed { what: String },
     #[error("{reason}")]
@@ -41,8 +55,18 @@ impl CliError {
                 _ => 1,
             },
             Self::Prompt { .. } | Self::Usage { .. } => USAGE,
+            Self::Control(ControlError::Unknown { .. }) => USAGE,
+            Self::Control(ControlError::Plugin { .. }) => PLUGIN,
+            Self::Unpack(UnpackError::Io(_)) => 1,
+            Self::Unpack(_) => USAGE,
             Self::App(error) if error.is_usage() => USAGE,
-            Self::App(_) | Self::Print(_) | Self::Trust(_) | Self::Failed { .. } => 1,
+            Self::App(_)
+            | Self::Print(_)
+            | Self::Trust(_)
+            | Self::Control(_)
+            | Self::NoHost { .. }
+            | Self::Edit(_)
+            | Self::Failed { .. } => 1,
         }
     }
 
@@ -53,7 +77,15 @@ impl CliError {
                 Some("give it as an argument, `bingo -p 'say hello'`, or on standard input")
             }
             Self::Usage { hint, .. } => Some(hint),
-            Self::Print(_) | Self::Output(_) | Self::Trust(_) | Self::Failed { .. } => None,
+            Self::NoHost { .. } => Some("start `bingo serve`, or name another `--data-dir` or `--host PID`"),
+            Self::Control(ControlError::Unknown { .. }) => Some("`bingo plugin list` shows what there is"),
+            Self::Print(_)
+            | Self::Output(_)
+            | Self::Trust(_)
+            | Self::Control(_)
+            | Self::Edit(_)
+            | Self::Unpack(_)
+            | Self::Failed { .. } => None,
         }
     }
 }

@@ -24,7 +24,9 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
     app::block_on(app::Workers::Many, async move {
         let app = app::App::start(options)?;
         app.watch_plugins();
+        let control = app.listen_for_control();
         let served = surface::serve(app.kernel(), app::terminated()).await;
+        drop(control);
         surface::print_notices(&app.shutdown().await).map_err(CliError::Output)?;
         match served.map_err(CliError::Output)? {
             Served::Done => Ok(ExitCode::SUCCESS),

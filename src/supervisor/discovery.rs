@@ -45,6 +45,18 @@ pub enum Origin {
     Project,
 }
 
+impl Origin {
+    /// Returns its name, as people and programs read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bundled => "bundled",
+            Self::Named => "named",
+            Self::User => "user",
+            Self::Project => "project",
+        }
+    }
+}
+
 /// Why a folder is no plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
@@ -189,6 +201,25 @@ fn load_named(named: &[PathBuf]) -> Result<Vec<PluginSource>, DiscoveryError> {
 /// # Errors
 /// When there is none, or its manifest is wrong.
 pub fn load(folder: &Path, origin: Origin) -> Result<PluginSource, DiscoveryError> {
+    let (path, manifest) = (folder.join(MANIFEST), manifest(folder)?);
+    // `.` and links are fine; the name is that of the directory they lead to.
+    let root =
+        folder.canonicalize().map_err(|source| DiscoveryError::Unreadable { path: path.clone(), source })?;
+    let directory = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if manifest.name != directory {
+        return Err(DiscoveryError::Misnamed { path, name: manifest.name, directory });
+    }
+    match PluginName::parse(&directory) {
+        Some(name) => Ok(PluginSource { name, root, manifest, origin }),
+        None => Err(DiscoveryError::BadName { path, directory }),
+    }
+}
+
+/// Reads the manifest in one directory, whatever the directory is called.
+///
+/// # Errors
+/// When there is none, or it is wrong.
+pub fn manifest(folder: &Path) -> Result<Manifest, DiscoveryError> {
     let path = folder.join(MANIFEST);
     let text = std::fs::read(&path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
@@ -208,17 +239,7 @@ pub fn load(folder: &Path, origin: Origin) -> Result<PluginSource, DiscoveryErro
     if let Some(pattern) = manifest.watch.iter().find(|pattern| !is_own_glob(pattern)) {
         return Err(DiscoveryError::Watch { path, pattern: pattern.clone() });
     }
-    // `.` and links are fine; the name is that of the directory they lead to.
-    let root =
-        folder.canonicalize().map_err(|source| DiscoveryError::Unreadable { path: path.clone(), source })?;
-    let directory = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    if manifest.name != directory {
-        return Err(DiscoveryError::Misnamed { path, name: manifest.name, directory });
-    }
-    match PluginName::parse(&directory) {
-        Some(name) => Ok(PluginSource { name, root, manifest, origin }),
-        None => Err(DiscoveryError::BadName { path, directory }),
-    }
+    Ok(manifest)
 }
 
 fn is_own_glob(pattern: &str) -> bool {

@@ -266,8 +266,8 @@ impl Keeper {
             Next::Stay { deaths } => {
                 let (name, within) = (&self.source.name, limits::words(policy.within));
                 let text = format!(
-                    "{name} is not started again: {deaths} deaths within {within}. A change of its files starts it. \
-                     The last one: {reason}"
+                    "{name} is not started again: {deaths} deaths within {within}. A change of its files or \
+                     `bingo plugin restart {name}` starts it. The last one: {reason}"
                 );
                 self.owner.post("PLUGIN_BROKEN", text);
                 self.broken(format!("it died {deaths} times within {within}; the last time: {reason}").into())

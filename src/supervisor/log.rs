@@ -14,13 +14,11 @@ use tokio::io::AsyncRead;
 use tokio::time::Instant;
 
 use super::lines::Lines;
+use super::logs;
 use crate::telemetry;
 
 /// How large a log file grows before it is put aside.
 const FILE_SIZE: u64 = 1024 * 1024;
-
-/// How many files there are, the one being written included.
-const FILES: usize = 5;
 
 /// The longest line that is kept; of a longer one the length is.
 const LINE: usize = 64 * 1024;
@@ -100,7 +98,7 @@ pub(super) struct Log {
 
 impl Log {
     pub(super) fn new(data_dir: &Path, plugin: &PluginName, generation: Generation) -> Self {
-        let path = data_dir.join("logs").join(format!("plugin-{plugin}.log"));
+        let path = logs::newest(data_dir, plugin);
         Self { path, generation, file: None, size: 0, broken: false }
     }
 
@@ -136,13 +134,12 @@ impl Log {
 
     /// Moves `x.log` to `x.log.1`, that to `x.log.2`, and so on; the oldest is gone.
     fn rotate(&mut self) -> io::Result<()> {
-        let numbered = |number: usize| self.path.with_extension(format!("log.{number}"));
-        for number in (1..FILES - 1).rev() {
-            if numbered(number).exists() {
-                std::fs::rename(numbered(number), numbered(number + 1))?;
+        let files = logs::rotation(&self.path);
+        for pair in files.windows(2).rev() {
+            if pair[0].exists() {
+                std::fs::rename(&pair[0], &pair[1])?;
             }
         }
-        std::fs::rename(&self.path, numbered(1))?;
         self.file = Some(OpenOptions::new().create(true).append(true).open(&self.path)?);
         self.size = 0;
         Ok(())

@@ -12,6 +12,7 @@ mod keeper;
 pub mod limits;
 mod lines;
 mod log;
+pub mod logs;
 mod pace;
 mod process;
 pub mod restart;

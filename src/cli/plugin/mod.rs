@@ -1,15 +1,64 @@
-//! `bingo plugin`: one file a subcommand.
+//! `bingo plugin`: one file a subcommand, or a few that are alike.
 
+mod hosts;
+mod install;
+mod list;
+mod logs;
+mod order;
+mod switch;
 mod trust;
+mod unpack;
 
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use bingo_plugin_sdk::ids::PluginName;
+use clap::{Args, Subcommand};
 
-use super::CliError;
+use super::{CliError, PlaceArgs};
+pub(super) use unpack::UnpackError;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PluginCommand {
+    /// Show the plugins of the hosts that run, or what would be started
+    List {
+        #[command(flatten)]
+        hosts: HostChoice,
+        /// For programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Replace the process of a plugin, from its files as they are now
+    Restart {
+        name: String,
+        #[command(flatten)]
+        hosts: HostChoice,
+    },
+    /// Switch a plugin on: in your settings, and in the hosts that run
+    Enable(NameAndPlaces),
+    /// Switch a plugin off: in your settings, and in the hosts that run
+    Disable(NameAndPlaces),
+    /// Show what a plugin wrote on stderr
+    Logs(logs::LogsArgs),
+    /// Copy a plugin, a folder or a `.tar.gz`, to your plugins
+    Add {
+        /// The folder that `plugin.json` stands in, or an archive of it
+        path: PathBuf,
+        /// Put it in the place of one that is there
+        #[arg(long)]
+        replace: bool,
+        #[command(flatten)]
+        places: PlaceArgs,
+    },
+    /// Delete one of your plugins
+    Remove {
+        #[command(flatten)]
+        which: NameAndPlaces,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
     /// Let a project's plugins be started and its settings count, as they are now
     Trust {
         #[command(flatten)]
@@ -25,9 +74,67 @@ pub(super) enum PluginCommand {
     },
 }
 
+/// One plugin
+#[derive(Debug, Args)]
+pub(super) struct NameAndPlaces {
+    name: String,
+    #[command(flatten)]
+    places: PlaceArgs,
+}
+
+/// Which running host is meant
+#[derive(Debug, Args)]
+pub(super) struct HostChoice {
+    /// The process id of the host that is meant, where several run
+    #[arg(long, value_name = "PID")]
+    host: Option<u32>,
+    #[command(flatten)]
+    places: PlaceArgs,
+}
+
 pub(super) fn run(command: &PluginCommand) -> Result<ExitCode, CliError> {
     match command {
+        PluginCommand::List { hosts, json } => list::list(hosts, *json),
+        PluginCommand::Restart { name, hosts } => order::restart(name, hosts),
+        PluginCommand::Enable(which) => switch::switch(which, true),
+        PluginCommand::Disable(which) => switch::switch(which, false),
+        PluginCommand::Logs(args) => logs::logs(args),
+        PluginCommand::Add { path, replace, places } => install::add(path, *replace, places),
+        PluginCommand::Remove { which, yes } => install::remove(which, *yes),
         PluginCommand::Trust { which, yes } => trust::trust(which, *yes),
         PluginCommand::Untrust { which } => trust::untrust(which),
     }
+}
+
+/// Returns a name that a plugin can have; anything else could lead elsewhere as part of a path.
+fn plugin_name(name: &str) -> Result<PluginName, CliError> {
+    PluginName::parse(name).ok_or_else(|| CliError::Usage {
+        reason: format!("`{name}` cannot be a plugin's name"),
+        hint: "`bingo plugin list` shows the names",
+    })
+}
+
+/// Asks the person at the terminal.
+fn confirmed(question: &str) -> Result<bool, CliError> {
+    let mut stderr = std::io::stderr().lock();
+    if !std::io::stdin().is_terminal() || !stderr.is_terminal() {
+        let reason = format!("there is no terminal to ask on: {question}");
+        return Err(CliError::Usage { reason, hint: "look at it, then say `--yes`" });
+    }
+    let asked = write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush());
+    asked.map_err(CliError::Output)?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).map_err(CliError::Output)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn say(line: &str) -> Result<ExitCode, CliError> {
+    writeln!(std::io::stdout().lock(), "{line}").map_err(CliError::Output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says something beside the result.
+fn remark(line: &str) {
+    // Where stderr is gone there is nobody to tell.
+    let _ = writeln!(std::io::stderr().lock(), "note: {line}");
 }

@@ -1,13 +1,13 @@
 //! `bingo plugin trust` and `untrust`: what a person allows a project to bring along.
 
-use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::app::{AppOptions, Places};
-use crate::cli::CliError;
+use super::{confirmed, say};
+use crate::app::Places;
+use crate::cli::{CliError, PlaceArgs};
 use crate::settings::ProjectSettings;
 use crate::supervisor::discovery::{self, Origin, PluginSource};
 use crate::supervisor::trust::{Examined, examine};
@@ -17,18 +17,11 @@ use crate::trust::{Subject, TrustStore};
 const SHOWN: usize = 12;
 
 #[derive(Debug, Args)]
-pub(super) struct Which {
+pub(in crate::cli) struct Which {
     /// Plugins of the project [default: its settings and all its plugins]
     names: Vec<String>,
-    /// Where settings and plugins are [default: ~/.bingo]
-    #[arg(long, value_name = "DIR")]
-    config_dir: Option<PathBuf>,
-    /// Where sessions and logs are [default: ~/.bingo/data]
-    #[arg(long, value_name = "DIR")]
-    data_dir: Option<PathBuf>,
-    /// The project's directory [default: the current one]
-    #[arg(long, value_name = "DIR")]
-    cwd: Option<PathBuf>,
+    #[command(flatten)]
+    places: PlaceArgs,
 }
 
 /// What a project brings along.
@@ -51,15 +44,8 @@ pub(super) fn untrust(which: &Which) -> Result<ExitCode, CliError> {
 
 impl Project {
     fn find(which: &Which) -> Result<Self, CliError> {
-        let options = AppOptions {
-            config_dir: which.config_dir.clone(),
-            data_dir: which.data_dir.clone(),
-            cwd: which.cwd.clone(),
-            ..AppOptions::default()
-        };
-        let places = Places::find(&options)?;
-        let (found, _) =
-            discovery::discover(&places.config_dir, &places.cwd, &[]).map_err(crate::app::AppError::from)?;
+        let places = which.places.find()?;
+        let (found, _) = places.plugins()?;
         let mut plugins: Vec<PluginSource> =
             found.into_iter().filter(|source| source.origin == Origin::Project).collect();
         let names = &which.names;
@@ -102,7 +88,7 @@ fn trust_project(project: &Project, yes: bool) -> Result<ExitCode, CliError> {
         return say("the project brings nothing along that needs trust");
     }
     lines.iter().try_for_each(|line| say(line).map(drop))?;
-    if !yes && !confirmed()? {
+    if !yes && !confirmed("trust this?")? {
         return say("nothing is trusted");
     }
     let mut store = TrustStore::open(&project.places.data_dir);
@@ -134,23 +120,4 @@ fn untrust_project(project: &Project) -> Result<ExitCode, CliError> {
     } else {
         "nothing was trusted"
     })
-}
-
-/// Asks the person at the terminal.
-fn confirmed() -> Result<bool, CliError> {
-    let mut stderr = std::io::stderr().lock();
-    if !std::io::stdin().is_terminal() || !stderr.is_terminal() {
-        let reason = "there is no terminal to ask on whether this is trusted".to_owned();
-        return Err(CliError::Usage { reason, hint: "look at it, then say `--yes`" });
-    }
-    let asked = write!(stderr, "trust this? [y/N] ").and_then(|()| stderr.flush());
-    asked.map_err(CliError::Output)?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer).map_err(CliError::Output)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
-}
-
-fn say(line: &str) -> Result<ExitCode, CliError> {
-    writeln!(std::io::stdout().lock(), "{line}").map_err(CliError::Output)?;
-    Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,8 @@
 //! A project's files may set `model`, `thinking` and `maxTokens`: anything else counts when a person trusted the files as
 //! they are.
 
+pub mod edit;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -232,13 +234,18 @@ impl Layers {
     }
 }
 
+/// Returns the file of a person's own settings.
+pub fn user_file(config_dir: &Path) -> PathBuf {
+    config_dir.join("settings.toml")
+}
+
 /// Reads and merges the layers, the user's lowest.
 ///
 /// # Errors
 /// When a file cannot be read or parsed, or a key has the wrong type. A missing file is skipped, unless it was named.
 pub fn load(sources: &Sources, store: &TrustStore) -> Result<(Settings, Vec<Notice>), SettingsError> {
     let (mut notices, mut layers) = (Vec::new(), Layers::default());
-    let user = sources.config_dir.join("settings.toml");
+    let user = user_file(&sources.config_dir);
     if let Some(text) = read(&user)? {
         let table = parse(&user, &text)?;
         layers.lay(user, table);

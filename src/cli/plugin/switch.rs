@@ -1,0 +1,64 @@
+//! `bingo plugin enable` and `disable`: a line of the person's settings, and an order to the hosts that run.
+
+use std::process::ExitCode;
+
+use super::{NameAndPlaces, hosts, plugin_name, remark, say};
+use crate::app::{AppError, Places};
+use crate::cli::CliError;
+use crate::control::{ControlError, Order};
+use crate::settings::{self, edit};
+use crate::trust::TrustStore;
+
+pub(super) fn switch(which: &NameAndPlaces, on: bool) -> Result<ExitCode, CliError> {
+    let name = plugin_name(&which.name)?;
+    let places = which.places.find()?;
+    let mut hosts = hosts::of(&places)?;
+    let runs = hosts.iter().any(|host| host.report.plugins.iter().any(|line| line.name == which.name));
+    if !runs {
+        known(&places, &which.name)?;
+    }
+    let path = settings::user_file(&places.config_dir);
+    edit::set(&path, &["supervisor", name.as_str(), "enabled"], on)?;
+    say(&format!("{name} is switched {} in {}", if on { "on" } else { "off" }, path.display()))?;
+    overruled(&places, name.as_str(), on)?;
+    let order = if on { Order::Enable } else { Order::Disable };
+    let mut failed = None;
+    for host in &mut hosts {
+        let pid = host.report.pid;
+        match (host.order(order, &which.name), on) {
+            (Ok(done), true) => {
+                let generation = done.generation.unwrap_or_default();
+                say(&format!("{name}: generation {generation} serves in the host {pid}"))?;
+            }
+            (Ok(_), false) => drop(say(&format!("{name}: it takes no new work in the host {pid}"))?),
+            // That host works elsewhere and has no such plugin.
+            (Err(ControlError::Unknown { .. }), _) => {}
+            (Err(error), _) => failed = Some(error),
+        }
+    }
+    failed.map_or(Ok(ExitCode::SUCCESS), |error| Err(error.into()))
+}
+
+/// Refuses a name that no plugin has.
+fn known(places: &Places, name: &str) -> Result<(), CliError> {
+    let (found, _) = places.plugins()?;
+    if found.iter().any(|source| source.name.as_str() == name) {
+        return Ok(());
+    }
+    let names: Vec<&str> = found.iter().map(|source| source.name.as_str()).collect();
+    let reason = format!("there is no plugin `{name}` here; there are {}", names.join(", "));
+    Err(CliError::Usage {
+        reason,
+        hint: "a plugin that is named with `--plugin` is known while its host runs",
+    })
+}
+
+/// Tells when a file above the person's own says otherwise.
+fn overruled(places: &Places, name: &str, on: bool) -> Result<(), CliError> {
+    let store = TrustStore::open(&places.data_dir);
+    let (merged, _) = settings::load(&places.settings(None), &store).map_err(AppError::from)?;
+    if merged.supervisor.get(name).and_then(|own| own.enabled) != Some(on) {
+        remark(&format!("the project's settings in {} say otherwise, and count there", places.cwd.display()));
+    }
+    Ok(())
+}
