@@ -131,8 +131,7 @@ fn trust_asks_shows_and_names_what_it_does_not_know() {
     let ran = sandbox.run(["plugin", "trust"]).expect(2);
     assert!(ran.stdout.contains("plugin    own in ") && ran.stdout.contains("main.py"), "{ran:#?}");
     assert!(ran.stdout.contains("          3 files, "), "{ran:#?}");
-    let words =
-        "error: there is no terminal to ask on whether this is trusted\nhint: look at it, then say `--yes`\n";
+    let words = "error: there is no terminal to ask on: trust this?\nhint: look at it, then say `--yes`\n";
     assert_eq!(ran.stderr, words);
     let ran = sandbox.run(["plugin", "trust", "other", "--yes"]).expect(2);
     assert!(ran.stderr.contains("has no plugin `other`; it has own"), "{ran:#?}");
