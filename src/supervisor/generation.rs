@@ -114,7 +114,7 @@ impl Process {
     /// Stops a process that may still be well: closes its input, waits, then TERM, then KILL.
     pub(super) async fn stop(mut self, reason: &Arc<str>) {
         self.connection.close(reason);
-        self.tasks.writer.abort();
+        self.tasks.hang_up();
         let grace = self.connection.limits().stop_close;
         let _ = tokio::time::timeout(grace, self.guarded.exit()).await;
         self.guarded.stop().await;
@@ -123,7 +123,7 @@ impl Process {
     /// Stops what is left of a process that is of no use any more: TERM at once.
     pub(super) async fn destroy(self, reason: &Arc<str>) {
         self.connection.close(reason);
-        self.tasks.writer.abort();
+        self.tasks.hang_up();
         self.guarded.stop().await;
     }
 }

@@ -171,7 +171,23 @@ where
     // The set ends the reading task when this function returns or is dropped.
     let mut reading = JoinSet::new();
     reading.spawn(server::read_lines(reader, tx));
-    server::run(plugin, lines, writer).await
+    in_a_task(server::run(plugin, lines, writer)).await
+}
+
+/// Runs the server as a task among the others. The future that a runtime blocks on costs a look at the I/O driver each time
+/// it is woken, which would be twice a call.
+async fn in_a_task(
+    run: impl Future<Output = Result<(), ServeError>> + Send + 'static,
+) -> Result<(), ServeError> {
+    // Ends it when this is dropped.
+    let mut task = JoinSet::new();
+    task.spawn(run);
+    match task.join_next().await {
+        Some(Ok(result)) => result,
+        Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // Only a runtime that shuts down cancels it, and that polls nobody any more.
+        _ => Ok(()),
+    }
 }
 
 /// Serves a plugin over stdin and stdout until stdin is closed; `main` should return then.
@@ -195,8 +211,8 @@ pub async fn serve_stdio<P: Plugin>(plugin: P) -> Result<(), ServeError> {
             .map_err(|source| ServeError::Read { source })?;
     }
     match stdout_pipe() {
-        Some(stdout) => server::run(plugin, lines, stdout).await,
-        None => server::run(plugin, lines, tokio::io::stdout()).await,
+        Some(stdout) => in_a_task(server::run(plugin, lines, stdout)).await,
+        None => in_a_task(server::run(plugin, lines, tokio::io::stdout())).await,
     }
 }
 

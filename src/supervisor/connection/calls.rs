@@ -125,8 +125,8 @@ impl Calls {
         state.last
     }
 
-    /// Lets a call wait.
-    pub(super) fn insert(&self, id: i64, waiting: Waiting) -> Result<(), CallError> {
+    /// Lets a call wait; returns how many do then.
+    pub(super) fn insert(&self, id: i64, waiting: Waiting) -> Result<usize, CallError> {
         let mut state = self.lock();
         if let Some(reason) = state.dead.clone() {
             drop(state);
@@ -136,7 +136,7 @@ impl Calls {
             return Err(error);
         }
         state.waiting.insert(id, waiting);
-        Ok(())
+        Ok(state.waiting.len())
     }
 
     pub(super) fn remove(&self, id: i64) -> Option<Waiting> {

@@ -91,16 +91,29 @@ struct Shared {
     closed: CancellationToken,
 }
 
-/// The two tasks of a connection; they end when this is dropped.
+/// The two tasks of a connection; they end when this is dropped, and the plugin's input with them.
 pub(crate) struct Tasks {
     /// Reads for as long as this lives.
     _reader: AbortOnDropHandle<()>,
     /// Cancelled at the end of the plugin's output.
     pub(crate) output_ended: CancellationToken,
-    /// Owns the plugin's input: aborting it closes that.
-    pub(crate) writer: AbortOnDropHandle<()>,
+    _writer: AbortOnDropHandle<()>,
+    outbox: Arc<Outbox>,
     /// Cancelled when the plugin takes no more input.
     pub(crate) input_failed: CancellationToken,
+}
+
+impl Tasks {
+    /// Closes the plugin's input at once.
+    pub(crate) fn hang_up(&self) {
+        self.outbox.hang_up();
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.hang_up();
+    }
 }
 
 impl Connection {
@@ -110,7 +123,7 @@ impl Connection {
         reader: impl AsyncRead + Unpin + Send + 'static,
         writer: impl AsyncWrite + Unpin + Send + 'static,
     ) -> (Self, Tasks) {
-        let outbox = Arc::new(Outbox::new(peer.limits.queued));
+        let outbox = Arc::new(Outbox::new(peer.limits.queued, Box::new(writer)));
         let counters = Arc::new(Counters::default());
         let (plugin, notices) = (&peer.plugin, &peer.notices);
         let shared = Arc::new(Shared {
@@ -135,7 +148,7 @@ impl Connection {
         });
         let input_failed = CancellationToken::new();
         let (failed, relieved) = (input_failed.clone(), Arc::clone(&shared));
-        let writing = outbox::write(outbox, writer, move |dropped| relieved.tell_dropped(dropped));
+        let writing = outbox::write(Arc::clone(&outbox), move |dropped| relieved.tell_dropped(dropped));
         let writer = tokio::spawn(async move {
             if let Err(error) = writing.await {
                 tracing::debug!(%error, "a plugin takes no more input");
@@ -145,7 +158,8 @@ impl Connection {
         let tasks = Tasks {
             _reader: AbortOnDropHandle::new(reader),
             output_ended,
-            writer: AbortOnDropHandle::new(writer),
+            _writer: AbortOnDropHandle::new(writer),
+            outbox,
             input_failed,
         };
         (Self { shared }, tasks)
@@ -251,9 +265,14 @@ impl Connection {
         let line = Message::Request { id: bingo_plugin_sdk::jsonrpc::RequestId::Number(id), method, params }
             .to_line();
         let (mark, (reply, response)) = (Arc::new(Mark::default()), oneshot::channel());
-        shared.calls.insert(id, Waiting { method: M::NAME, mark: Arc::clone(&mark), reply, account })?;
+        let waiting = Waiting { method: M::NAME, mark: Arc::clone(&mark), reply, account };
+        let alone = shared.calls.insert(id, waiting)? == 1;
         let pending = PendingCall::new(Arc::clone(shared), id, Arc::clone(&mark), response);
-        match shared.outbox.push(line, Some(mark)) {
+        let pushed = match alone {
+            true => shared.outbox.push_now(line, Some(mark)),
+            false => shared.outbox.push(line, Some(mark)),
+        };
+        match pushed {
             Ok(()) => Ok(pending),
             Err(full) => {
                 Err(pending.end(Sent::Never, CallFailure::Busy { method: M::NAME, queued: full.queued }))

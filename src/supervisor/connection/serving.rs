@@ -140,7 +140,7 @@ impl Shared {
 
     pub(super) fn answer(&self, id: RequestId, outcome: Result<Value, RpcError>) {
         let line = Message::Response { id: id.clone(), outcome }.to_line();
-        let Err(full) = self.outbox.push(line, None) else { return };
+        let Err(full) = self.outbox.push_now(line, None) else { return };
         // Words of refusal are short; room is kept for them, so that a caller that reads again is not left waiting.
         let text = format!("the answer found no room: {} bytes wait for the plugin to read", full.queued);
         let refusal = Message::Response { id, outcome: Err(RpcError::new(code::INTERNAL_ERROR, text)) };
