@@ -9,6 +9,7 @@ use std::time::Duration;
 use bingo_plugin_sdk::ids::PluginName;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -264,6 +265,7 @@ fn plugin_options(settings: &Settings) -> Result<BTreeMap<String, PluginOptions>
             deny_unanswered: own.on_hook_timeout == OnHookTimeout::Deny,
             timeouts: typed(name, "timeouts", &own.timeouts)?,
             restart: typed(name, "restart", &own.restart)?,
+            limits: typed(name, "limits", &own.limits)?,
         };
         Ok((name.clone(), options))
     };
@@ -276,9 +278,11 @@ fn typed<T: DeserializeOwned>(
     table: &str,
     numbers: &BTreeMap<String, u64>,
 ) -> Result<T, AppError> {
-    serde_json::to_value(numbers).and_then(serde_json::from_value).map_err(|error| AppError::Setting {
-        key: format!("supervisor.{name}.{table}"),
-        reason: error.to_string(),
+    let numbers: serde_json::Map<String, Value> =
+        numbers.iter().map(|(key, number)| (key.clone(), (*number).into())).collect();
+    serde_path_to_error::deserialize(Value::Object(numbers)).map_err(|error| AppError::Setting {
+        key: format!("supervisor.{name}.{table}.{}", error.path()),
+        reason: error.inner().to_string(),
     })
 }
 

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::{Connection, Peer, Tasks};
-use super::guard::{self, Exit, GuardError, Guarded};
+use super::guard::{self, Exit, GuardError, Guarded, Manner, ResourceLimits};
 use super::handshake::{self, HandshakeError};
 use super::log::{self, Log, Tail};
 use super::process::{Program, ProgramError};
@@ -36,7 +36,12 @@ pub(super) enum StartError {
 impl StartError {
     /// Says that the same program may well start the next time.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::Guard(_) | Self::Handshake { .. } | Self::Died { .. })
+        match self {
+            // What the system does not have will not come by itself.
+            Self::Guard(error) => !matches!(error, GuardError::Cgroup(_)),
+            Self::Handshake { .. } | Self::Died { .. } => true,
+            _ => false,
+        }
     }
 }
 
@@ -57,9 +62,11 @@ impl Process {
         binary: &Path,
         program: &Program,
         peer: Peer,
+        limits: &ResourceLimits,
         data_dir: &Path,
     ) -> Result<Self, GuardError> {
-        let (guarded, streams) = guard::start(binary, program, peer.limits.stop_term)?;
+        let manner = Manner { plugin: peer.plugin.as_str(), grace: peer.limits.stop_term, limits };
+        let (guarded, streams) = guard::start(binary, program, &manner)?;
         let (tail, log) = (Tail::new(), Log::new(data_dir, &peer.plugin, peer.generation));
         let stderr_ended = CancellationToken::new();
         let (told, words) = (stderr_ended.clone().drop_guard(), tail.clone());
@@ -108,7 +115,10 @@ impl Process {
         let _ = tokio::time::timeout(drain, rest).await;
         let closed = if self.tasks.output_ended.is_cancelled() { "stdout" } else { "stdin" };
         let what = exit.as_ref().map_or(format!("it closed its {closed}"), Exit::to_string);
-        format!("{what}{}", self.tail.words()).into()
+        let plugin = self.connection.plugin().as_str();
+        let limit = exit.as_ref().and_then(|exit| self.guarded.passed_limit(plugin, exit));
+        let limit = limit.map_or(String::new(), |limit| format!(": {limit}"));
+        format!("{what}{limit}{}", self.tail.words()).into()
     }
 
     /// Stops a process that may still be well: closes its input, waits, then TERM, then KILL.

@@ -40,6 +40,7 @@ pub(crate) use self::connection::{
 };
 use self::discovery::{Origin, PluginSource};
 use self::generation::{Process, StartError};
+use self::guard::ResourceLimits;
 use self::keeper::{Keeper, Order, Reply};
 use self::limits::Limits;
 use self::process::{Passed, Program};
@@ -79,6 +80,8 @@ pub struct PluginOptions {
     /// Takes the silence of its hooks as a refusal (`onHookTimeout = "deny"`).
     pub deny_unanswered: bool,
     pub timeouts: Limits,
+    /// What its processes may use.
+    pub limits: ResourceLimits,
     pub restart: RestartPolicy,
 }
 
@@ -90,6 +93,7 @@ impl Default for PluginOptions {
             inherit_env: false,
             deny_unanswered: false,
             timeouts: Limits::default(),
+            limits: ResourceLimits::default(),
             restart: RestartPolicy::default(),
         }
     }
@@ -115,6 +119,7 @@ impl Supervisor {
     /// Starts all plugins side by side, each in a task that lives as long as the plugin. Needs a tokio runtime.
     pub fn start(mut config: SupervisorConfig) -> Self {
         drop_doubles(&mut config);
+        guard::ready_cgroups(config.options.values().map(|options| &options.limits));
         let sources = std::mem::take(&mut config.sources);
         let (publisher, table) = watch::channel(Arc::new(PluginTable::default()));
         let stop = CancellationToken::new();
@@ -327,7 +332,7 @@ impl Owner {
             notices: Arc::clone(&self.config.notices),
         };
         let program = self.program(source).await?;
-        Ok(Process::spawn(&self.config.binary, &program, peer, &self.config.data_dir)?)
+        Ok(Process::spawn(&self.config.binary, &program, peer, &options.limits, &self.config.data_dir)?)
     }
 
     /// Returns what would be started, when it may be.

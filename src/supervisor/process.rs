@@ -163,6 +163,11 @@ pub(super) fn guarded_command(program: &OsStr, args: &[OsString]) -> Command {
     command
 }
 
+/// Makes this process the command's program; returns only the reason why that failed.
+pub(super) fn become_program(command: &mut Command) -> std::io::Error {
+    command.exec()
+}
+
 #[expect(clippy::disallowed_methods, reason = "this is the one place where processes are started")]
 fn command(program: &OsStr) -> Command {
     Command::new(program)
