@@ -155,6 +155,24 @@ impl App {
         &self.places.cwd
     }
 
+    /// Waits until no plugin is starting or being prepared. `tell` hears each new line about one that is.
+    pub async fn prepared(&self, mut tell: impl FnMut(&PluginName, &str)) {
+        let (mut table, mut told) = (self.supervisor.subscribe(), BTreeMap::new());
+        loop {
+            let now = Arc::clone(&table.borrow_and_update());
+            for (name, progress) in now.preparing() {
+                if told.insert(name.clone(), progress.to_owned()).as_deref() != Some(progress) {
+                    tell(name, progress);
+                }
+            }
+            let done = now.is_settled() && now.preparing().next().is_none();
+            drop(now);
+            if done || table.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Renews plugins whose files change, and takes in and lets go plugins as their folders come and go, until the host
     /// stops.
     pub fn watch_plugins(&self) {

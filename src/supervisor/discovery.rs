@@ -70,8 +70,8 @@ pub enum DiscoveryError {
     BadName { path: PathBuf, directory: String },
     #[error("{}: `requires` holds {entry:?}; an entry is `service:KEY`", path.display())]
     Requires { path: PathBuf, entry: String },
-    #[error("{}: `watch` holds {pattern:?}; an entry is a glob below the plugin's directory, such as `src/**/*.py`", path.display())]
-    Watch { path: PathBuf, pattern: String },
+    #[error("{}: `{key}` holds {pattern:?}; an entry is a glob below the plugin's directory, such as `src/**/*.py`", path.display())]
+    Glob { path: PathBuf, key: &'static str, pattern: String },
     #[error("{} and {} are both plugins named `{name}`", first.display(), second.display())]
     Twice { name: PluginName, first: PathBuf, second: PathBuf },
     #[error("{name}: the project's plugin in {} is not used, the one in {} has the name", root.display(), used.display())]
@@ -90,7 +90,7 @@ impl DiscoveryError {
             Self::Unreadable { .. }
             | Self::Misnamed { .. }
             | Self::BadName { .. }
-            | Self::Watch { .. }
+            | Self::Glob { .. }
             | Self::Requires { .. }
             | Self::Shadowed { .. } => None,
         }
@@ -119,6 +119,7 @@ impl PluginSource {
                 env: Default::default(),
             },
             config: None,
+            prepare: None,
             requires: Vec::new(),
             reload: Default::default(),
             watch: Vec::new(),
@@ -205,8 +206,11 @@ pub fn load(folder: &Path, origin: Origin) -> Result<PluginSource, DiscoveryErro
     if let Some(entry) = manifest.requires.iter().find(|entry| required_service(entry).is_none()) {
         return Err(DiscoveryError::Requires { path, entry: entry.clone() });
     }
-    if let Some(pattern) = manifest.watch.iter().find(|pattern| !is_own_glob(pattern)) {
-        return Err(DiscoveryError::Watch { path, pattern: pattern.clone() });
+    let prepare = manifest.prepare.iter().flat_map(|prepare| &prepare.files);
+    let watch = manifest.watch.iter().map(|pattern| ("watch", pattern));
+    let mut globs = watch.chain(prepare.map(|pattern| ("prepare.files", pattern)));
+    if let Some((key, pattern)) = globs.find(|(_, pattern)| !is_own_glob(pattern)) {
+        return Err(DiscoveryError::Glob { path, key, pattern: pattern.clone() });
     }
     // `.` and links are fine; the name is that of the directory they lead to.
     let root =

@@ -11,6 +11,7 @@ use super::connection::{Connection, Peer, Tasks};
 use super::guard::{self, Exit, GuardError, Guarded, Manner, ResourceLimits};
 use super::handshake::{self, HandshakeError};
 use super::log::{self, Log, Tail};
+use super::prepare::{PrepareError, Prepared};
 use super::process::{Program, ProgramError};
 use crate::trust::Untrusted;
 
@@ -25,6 +26,8 @@ pub(super) enum StartError {
     Untrusted(#[from] Untrusted),
     #[error(transparent)]
     Guard(#[from] GuardError),
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
     #[error("{source}{tail}")]
     Handshake { source: HandshakeError, tail: String },
     #[error("{reason}")]
@@ -54,6 +57,8 @@ pub(super) struct Process {
     stderr_ended: CancellationToken,
     tail: Tail,
     guarded: Guarded,
+    /// Kept for as long as the process may read it.
+    _prepared: Option<Prepared>,
 }
 
 impl Process {
@@ -77,7 +82,12 @@ impl Process {
         let (connection, tasks) = Connection::open(peer, streams.stdout, streams.stdin);
         connection.name_process(guarded.vitals());
         let stderr = AbortOnDropHandle::new(stderr);
-        Ok(Self { connection, tasks, _stderr: stderr, stderr_ended, tail, guarded })
+        Ok(Self { connection, tasks, _stderr: stderr, stderr_ended, tail, guarded, _prepared: None })
+    }
+
+    /// Keeps what it needs.
+    pub(super) fn holding(self, prepared: Option<Prepared>) -> Self {
+        Self { _prepared: prepared, ..self }
     }
 
     /// Shakes hands. On any failure the process is to be stopped.
