@@ -273,4 +273,3 @@ async fn memory_is_limited_together_or_the_plugin_is_refused() {
     let own = format!("bingo-plugin-p-{}-", std::process::id());
     assert!(!left.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&own)));
 }
-

@@ -92,8 +92,10 @@ async fn what_the_step_makes_is_found_by_the_plugin_and_made_once() {
     wait_for_state(&running, "ready").await;
     let old = running.pid("pid").await;
     kill(Pid::from_raw(old), Signal::SIGKILL).unwrap();
-    wait_for("another process", || state(&running) == "ready" && running.supervisor.table().plugins[0].restarts == 1)
-        .await;
+    wait_for("another process", || {
+        state(&running) == "ready" && running.supervisor.table().plugins[0].restarts == 1
+    })
+    .await;
     assert_eq!(said(&running).await, json!(["one", true, true]));
     assert_eq!(runs(&running), 1);
     running.supervisor.shutdown().await;
@@ -125,7 +127,8 @@ async fn without_named_files_every_file_of_the_folder_counts() {
 #[tokio::test]
 async fn nobody_waits_for_a_step_and_its_progress_is_seen() {
     let host = Host::new();
-    let step = "echo fetching; while [ ! -e go ]; do sleep 0.02; done; cat version > \"$PLUGIN_PREPARED/made\"";
+    let step =
+        "echo fetching; while [ ! -e go ]; do sleep 0.02; done; cat version > \"$PLUGIN_PREPARED/made\"";
     let running = host.start_unsettled(source(&host, step));
     // What a session waits for.
     tokio::time::timeout(Duration::from_secs(60), running.supervisor.settled()).await.unwrap();
@@ -152,7 +155,10 @@ async fn a_step_that_fails_breaks_the_plugin_with_its_last_words() {
     assert_eq!(running.snapshot().plugins[0].reason.as_deref(), Some(reason));
     assert!(!running.root.join("pid").exists(), "it was started");
     let log = std::fs::read_to_string(running.data_dir.join("logs/plugin-p.log")).unwrap();
-    assert!(log.contains("Z prepare started\n") && log.contains("Z prepare no such package: frob\n"), "{log}");
+    assert!(
+        log.contains("Z prepare started\n") && log.contains("Z prepare no such package: frob\n"),
+        "{log}"
+    );
     // What failed is not taken for done, and a person can have it tried again.
     let error = running.supervisor.restart("p").await.unwrap_err().to_string();
     assert!(error.ends_with("no such package: frob"), "{error}");
@@ -299,7 +305,8 @@ async fn a_process_that_dies_while_its_next_one_is_prepared_is_followed_by_it() 
 #[tokio::test]
 async fn two_hosts_run_a_step_once() {
     let host = Host::new();
-    let step = "echo x >> runs; while [ ! -e go ]; do sleep 0.02; done; cat version > \"$PLUGIN_PREPARED/made\"";
+    let step =
+        "echo x >> runs; while [ ! -e go ]; do sleep 0.02; done; cat version > \"$PLUGIN_PREPARED/made\"";
     let (one, other) = (host.start_unsettled(source(&host, step)), host.start_unsettled(source(&host, step)));
     wait_for("the step", || runs(&one) == 1).await;
     wait_for_state(&one, "preparing").await;
@@ -340,7 +347,8 @@ async fn a_step_has_the_limits_and_the_environment_of_its_plugin() {
 #[tokio::test]
 async fn a_program_that_the_step_makes_can_be_the_plugin() {
     let host = Host::new();
-    let step = r#"mkdir bin; printf '#!/bin/sh\nexec python3 "$@"\n' > bin/own-python; chmod +x bin/own-python"#;
+    let step =
+        r#"mkdir bin; printf '#!/bin/sh\nexec python3 "$@"\n' > bin/own-python; chmod +x bin/own-python"#;
     let source = source(&host, &format!("{MAKES}; cd \"$PLUGIN_PREPARED\"; {step}"));
     let source = change(&source.root, |manifest| {
         manifest["entry"]["command"] = json!("${PLUGIN_PREPARED}/bin/own-python");

@@ -313,9 +313,13 @@ async fn a_program_that_cannot_be_run_says_why() {
     use std::os::unix::fs::PermissionsExt;
     let host = Host::new();
     let mut source = host.source("");
-    let path: &Path = &host.root().join("run");
-    std::fs::write(path, "#!/no/such/interpreter\n").unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let outer = format!("#!{}\n", host.root().join("inner").display());
+    // Of scripts that are run by scripts only the first is looked at.
+    for (name, line) in [("run", outer.as_str()), ("inner", "#!/no/such/interpreter\n")] {
+        let path: &Path = &host.root().join(name);
+        std::fs::write(path, line).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
     source.manifest.entry.command = "./run".to_owned();
     let running = host.start_unsettled(source);
     let notice = running.heard.wait("PLUGIN_UNAVAILABLE").await;

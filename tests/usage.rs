@@ -63,12 +63,21 @@ fn a_limit_that_means_nothing_is_refused_with_its_key() {
     let sandbox = Sandbox::new();
     let hint = "hint: correct that key, or take it out\n";
     for (line, key, reason) in [
-        ("openFile = 5", "openFile", "unknown field `openFile`, expected one of `addressSpace`, `openFiles`, `fileSize`, `cpuSeconds`, `processes`, `memory`"),
-        ("openFiles = 'many'", "openFiles", "invalid type: string \"many\", expected u64 ($SANDBOX/home/.bingo/settings.toml)"),
+        (
+            "openFile = 5",
+            "openFile",
+            "unknown field `openFile`, expected one of `addressSpace`, `openFiles`, `fileSize`, `cpuSeconds`, `processes`, `memory`",
+        ),
+        (
+            "openFiles = 'many'",
+            "openFiles",
+            "invalid type: string \"many\", expected u64 ($SANDBOX/home/.bingo/settings.toml)",
+        ),
         ("memory = 0", "memory", "invalid value: integer `0`, expected a nonzero u64"),
     ] {
         sandbox.write("home/.bingo/settings.toml", format!("[supervisor.a.limits]\n{line}\n"));
-        let expected = format!("error: the settings key `supervisor.a.limits.{key}` does not fit: {reason}\n{hint}");
+        let expected =
+            format!("error: the settings key `supervisor.a.limits.{key}` does not fit: {reason}\n{hint}");
         assert_eq!(refused(&sandbox, &[]), expected);
     }
 }

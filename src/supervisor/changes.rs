@@ -274,7 +274,8 @@ fn globs(source: &PluginSource) -> impl Iterator<Item = &String> {
 fn own_files(source: &PluginSource) -> Vec<PathBuf> {
     let manifest = &source.manifest;
     let root = source.root.to_string_lossy();
-    let programs = std::iter::once(&manifest.entry).chain(manifest.prepare.iter().map(|prepare| &prepare.program));
+    let programs =
+        std::iter::once(&manifest.entry).chain(manifest.prepare.iter().map(|prepare| &prepare.program));
     let words = programs.flat_map(|program| std::iter::once(&program.command).chain(&program.args));
     let paths = words.map(|word| source.root.join(word.replace("${PLUGIN_ROOT}", &root)));
     paths.filter(|path| path.starts_with(&source.root) && Path::is_file(path)).collect()

@@ -53,7 +53,9 @@ fn asked_of_env<'a>(interpreter: &str, rest: &'a str) -> Option<&'a str> {
     }
     let rest = rest.trim_start_matches([' ', '\t']);
     match rest.strip_prefix("-S") {
-        Some(words) => words.split_whitespace().next().filter(|word| !word.starts_with('-') && !word.contains('=')),
+        Some(words) => {
+            words.split_whitespace().next().filter(|word| !word.starts_with('-') && !word.contains('='))
+        }
         // Without it the rest of the line is one word, and `\r` a part of it.
         None => Some(rest).filter(|word| !word.is_empty() && !word.starts_with('-') && !word.contains('=')),
     }
@@ -70,7 +72,12 @@ mod tests {
         std::fs::write(&path, format!("{line}\nmore\n")).unwrap();
         std::fs::write(root.path().join("own"), "").unwrap();
         let error = check(&path, root.path(), OsStr::new("/usr/bin:/bin")).err()?.to_string();
-        Some(error.strip_prefix(&format!("{} cannot be run: its first line ", path.display())).unwrap().to_owned())
+        Some(
+            error
+                .strip_prefix(&format!("{} cannot be run: its first line ", path.display()))
+                .unwrap()
+                .to_owned(),
+        )
     }
 
     #[test]

@@ -211,7 +211,13 @@ mod tests {
 
         fn admitted(&self, source: &PluginSource) -> Result<Program, StartError> {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            let program = Program::resolve(&source.manifest.entry, "entry", &Places { root: &source.root, prepared: None }, &Passed::default()).unwrap();
+            let program = Program::resolve(
+                &source.manifest.entry,
+                "entry",
+                &Places { root: &source.root, prepared: None },
+                &Passed::default(),
+            )
+            .unwrap();
             runtime.block_on(admit(&self.0.path().join("data"), source, program))
         }
 

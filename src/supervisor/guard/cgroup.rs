@@ -71,7 +71,9 @@ fn create_in(
     for (key, controller, _) in limits.shared() {
         let reason = match place {
             Err(reason) => reason.clone(),
-            Ok(place) if words(&place.join("cgroup.subtree_control")).iter().any(|word| word == controller) => {
+            Ok(place)
+                if words(&place.join("cgroup.subtree_control")).iter().any(|word| word == controller) =>
+            {
                 continue;
             }
             Ok(place) => format!("the cgroup {} has not got it", place.display()),
@@ -158,7 +160,10 @@ fn open(own: PathBuf) -> Result<PathBuf, String> {
     let processes = words(&own.join("cgroup.procs"));
     if processes != [std::process::id().to_string()] {
         let count = processes.len();
-        return Err(format!("the cgroup {} is not bingo's alone: {count} processes stand in it", own.display()));
+        return Err(format!(
+            "the cgroup {} is not bingo's alone: {count} processes stand in it",
+            own.display()
+        ));
     }
     let leaf = own.join(LEAF);
     let moved = match std::fs::create_dir(&leaf) {
@@ -229,7 +234,10 @@ mod tests {
         let begin = "`supervisor.p.limits.memory` needs the controller `memory` of cgroup version 2, and the cgroup /";
         assert!(error.starts_with(begin) && error.contains(" has not got it; "), "{error}");
         let error = create_in(&Err("there is nothing".to_owned()), "p", &limits()).unwrap_err().to_string();
-        assert!(error.contains(".limits.processes` needs") && error.contains("and there is nothing; "), "{error}");
+        assert!(
+            error.contains(".limits.processes` needs") && error.contains("and there is nothing; "),
+            "{error}"
+        );
         assert!(create("p", &ResourceLimits::default()).unwrap().is_none());
     }
 

@@ -109,7 +109,9 @@ impl ResourceLimits {
             // Programs that cannot have the memory they want end so, and for many other reasons.
             Signal::SIGSEGV | Signal::SIGABRT | Signal::SIGBUS => {
                 let most = self.address_space?.get();
-                Some(format!("perhaps `supervisor.{plugin}.limits.addressSpace` allows too little, {most} bytes"))
+                Some(format!(
+                    "perhaps `supervisor.{plugin}.limits.addressSpace` allows too little, {most} bytes"
+                ))
             }
             _ => None,
         }

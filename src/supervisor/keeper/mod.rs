@@ -347,9 +347,7 @@ impl Keeper {
     fn unswapped(&mut self, halt: Halt, serving: Option<Box<Serving>>) -> Phase {
         match (halt, serving) {
             (Halt::Failed(error), Some(serving)) => self.kept(serving, &words(&error)),
-            (Halt::Failed(error), None) => {
-                self.refused(&error, Some("it died while it was replaced".into()))
-            }
+            (Halt::Failed(error), None) => self.refused(&error, Some("it died while it was replaced".into())),
             (Halt::Told(order), Some(serving)) => self.again(order, serving),
             (Halt::Told(order), None) => self.obey(order),
         }

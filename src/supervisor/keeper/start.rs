@@ -54,7 +54,10 @@ impl Keeper {
         let (owner, name, restarts, last) =
             (Arc::clone(&self.owner), &source.name, self.restarts, self.last.clone());
         let (command, deadline) = (step.command(), limits::words(step.deadline()));
-        owner.inform("PLUGIN_PREPARING", format!("{name} is being prepared, for {deadline} at most: {command}"));
+        owner.inform(
+            "PLUGIN_PREPARING",
+            format!("{name} is being prepared, for {deadline} at most: {command}"),
+        );
         // Beside a process that serves nothing is shown of it.
         let shown = serving.is_none();
         let tell = |progress: &str| {

@@ -34,7 +34,9 @@ const TOLD: Duration = Duration::from_secs(1);
 /// Why a plugin could not be prepared.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PrepareError {
-    #[error("what its `prepare` step depends on cannot be told: {source}; name those files in `prepare.files`")]
+    #[error(
+        "what its `prepare` step depends on cannot be told: {source}; name those files in `prepare.files`"
+    )]
     Files {
         #[source]
         source: FingerprintError,
@@ -82,7 +84,8 @@ pub(super) async fn look(owner: &Arc<Owner>, source: &PluginSource) -> Result<Pr
     // Up to as many bytes as a plugin may have are read here.
     let hash = tokio::task::spawn_blocking(move || fingerprint(&hashed, &unplaced, &root)).await;
     let files = |source| PrepareError::Files { source };
-    let failed = |error| FingerprintError::Io { path: source.root.clone(), source: std::io::Error::other(error) };
+    let failed =
+        |error| FingerprintError::Io { path: source.root.clone(), source: std::io::Error::other(error) };
     let hash = hash.map_err(failed).and_then(|hash| hash).map_err(files)?.hash;
     let place = Place::new(&owner.config.data_dir, source.name.as_str(), &hash);
     if let Some(prepared) = place.prepared().map_err(folder(&place))? {
@@ -143,7 +146,11 @@ impl Step {
     /// Runs the step to the end of its process, unless another host has. `tell` hears its last line now and then.
     ///
     /// When it is dropped or fails, the step is to be given up.
-    pub(super) async fn run(&mut self, tell: impl Fn(&str), stop: &CancellationToken) -> Result<(), StartError> {
+    pub(super) async fn run(
+        &mut self,
+        tell: impl Fn(&str),
+        stop: &CancellationToken,
+    ) -> Result<(), StartError> {
         let after = self.deadline();
         let (tail, all) = (Tail::new(), Tail::new());
         let outcome = tokio::select! {
@@ -190,7 +197,9 @@ impl Step {
                 claim.clean();
                 claim.done()
             });
-            done.await.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(folder(&self.place))?;
+            done.await
+                .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+                .map_err(folder(&self.place))?;
         }
         match self.place.turn().await.map_err(folder(&self.place))? {
             Turn::Done(prepared) => Ok(prepared),

@@ -134,7 +134,8 @@ impl Claim {
     pub(super) fn clean(&self) {
         let entries = self.place.lock.parent().map(std::fs::read_dir);
         let paths = entries.into_iter().flatten().flatten().flatten().map(|entry| entry.path());
-        let others = paths.filter(|path| path.extension().is_some_and(|end| end == LOCK) && *path != self.place.lock);
+        let others =
+            paths.filter(|path| path.extension().is_some_and(|end| end == LOCK) && *path != self.place.lock);
         let mut others: Vec<(SystemTime, PathBuf)> =
             others.filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path))).collect();
         others.sort();
