@@ -204,20 +204,64 @@ async fn a_limited_program_that_cannot_be_run_says_why() {
     running.supervisor.shutdown().await;
 }
 
-/// The cgroup of this process where it can hand on these controllers, found without the program's own code.
-fn delegated(controllers: &[&str]) -> Option<PathBuf> {
+/// The cgroup of this process, found without the program's own code.
+fn own_cgroup() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?.split(' ').nth(1)?;
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let own = Path::new(mount).join(own);
+    Some(Path::new(mount).join(own))
+}
+
+/// An empty cgroup below our own, where we may make one.
+fn new_cgroup(name: &str) -> Option<PathBuf> {
+    let folder = own_cgroup()?.join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir(&folder).ok()?;
+    Some(folder)
+}
+
+#[tokio::test]
+async fn a_plugin_and_not_its_guard_stands_in_its_cgroup_which_goes_with_it() {
+    // Without controllers, so that it can be seen wherever cgroups can be made at all.
+    let Some(cgroup) = new_cgroup("bingo-test") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"
+import json, os, subprocess, sys
+lifeline, host_end = os.pipe()
+host_report, report = os.pipe()
+program = "import os, subprocess; subprocess.run(['cat', '/proc/self/cgroup']); print(open('/proc/%d/cgroup' % os.getppid()).read())"
+guard = subprocess.Popen([sys.argv[1], "__guard", str(lifeline), str(report), "300", json.dumps({"cgroup": sys.argv[2]}),
+    sys.executable, "-c", program], pass_fds=[lifeline, report], stdout=subprocess.PIPE)
+print(json.dumps([guard.communicate()[0].decode(), guard.returncode]))
+"#;
+    #[expect(clippy::disallowed_methods, reason = "a host in place of the program")]
+    let ran = std::process::Command::new("python3")
+        .args(["-c", script, env!("CARGO_BIN_EXE_bingo")])
+        .arg(&cgroup)
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let left = cgroup.exists();
+    // Whatever is wrong, nothing of it is left.
+    drop(std::fs::remove_dir(&cgroup));
+    let said: Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
+    assert_eq!(said[1], 0, "{ran:?}");
+    let groups: Vec<&str> =
+        said[0].as_str().unwrap().lines().filter(|line| line.starts_with("0::")).collect();
+    let name = format!("/{}", cgroup.file_name().unwrap().to_string_lossy());
+    assert!(groups.len() == 2 && groups[0].ends_with(&name) && !groups[1].contains(&name), "{groups:?}");
+    assert!(!left, "its cgroup is left");
+}
+
+/// The cgroup of this process where it can hand on these controllers.
+fn delegated(controllers: &[&str]) -> Option<PathBuf> {
+    let own = own_cgroup()?;
     let on = std::fs::read_to_string(own.join("cgroup.subtree_control")).ok()?;
     if !controllers.iter().all(|controller| on.split_whitespace().any(|word| word == *controller)) {
         return None;
     }
-    let probe = own.join(format!("probe-{}", std::process::id()));
-    std::fs::create_dir(&probe).ok()?;
-    std::fs::remove_dir(&probe).unwrap();
+    let probe = new_cgroup(&format!("bingo-probe-{}", controllers.concat()))?;
+    std::fs::remove_dir(probe).unwrap();
     Some(own)
 }
 

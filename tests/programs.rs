@@ -38,11 +38,11 @@ fn change(plugin: &Path, change: impl FnOnce(&mut Value)) {
 /// The environment that the tool of a plugin says.
 fn environment(client: &mut Client, session: &str, plugin: &str) -> Map<String, Value> {
     let frames = client.turn(session, &format!("req_{plugin}"), &format!("@tool plugin__{plugin}__t {{}}"));
-    let outputs = frames.iter().filter_map(|frame| {
+    let mut outputs = frames.iter().rev().filter_map(|frame| {
         let item = &frame["event"]["item"];
         (item["status"] == "completed").then(|| item["body"]["output"]["parts"][0]["text"].as_str())?
     });
-    let output = outputs.last().unwrap_or_else(|| panic!("{frames:?}"));
+    let output = outputs.next().unwrap_or_else(|| panic!("{frames:?}"));
     serde_json::from_str(output).unwrap()
 }
 
@@ -58,7 +58,7 @@ fn a_variable_of_the_host_reaches_the_plugin_that_the_settings_name_and_no_other
         }
         let mut command = sandbox.command(["serve", "--stdio", "--model", "echo/echo"]);
         command.args(["--permission-mode", "bypassPermissions"]).env(&name, &secret);
-        plugins.iter().for_each(|plugin| drop(command.arg("--plugin").arg(plugin)));
+        command.args(plugins.iter().flat_map(|plugin| [Path::new("--plugin"), plugin]));
         let mut client = Client::spawn(command);
         client.initialize();
         let spec = json!({ "cwd": sandbox.work(), "title": "t" });

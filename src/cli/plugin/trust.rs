@@ -17,7 +17,7 @@ use crate::trust::{Subject, TrustStore};
 const SHOWN: usize = 12;
 
 #[derive(Debug, Args)]
-pub(super) struct Which {
+pub(in crate::cli) struct Which {
     /// Plugins of the project [default: its settings and all its plugins]
     names: Vec<String>,
     /// Where settings and plugins are [default: ~/.bingo]
