@@ -154,6 +154,32 @@ fn a_run_of_one_prompt_waits_until_its_plugin_is_prepared_and_does_it_once() {
 }
 
 #[test]
+fn a_file_that_the_step_depends_on_prepares_and_renews_a_running_plugin() {
+    let sandbox = Sandbox::new();
+    let plugin = sandbox.python("p", SAYS);
+    std::fs::write(plugin.join("words.lock"), "one").unwrap();
+    let step = r#"cat words.lock > "$PLUGIN_PREPARED/made""#;
+    let prepare = json!({ "command": "sh", "args": ["-c", step], "files": ["*.lock"] });
+    change(&plugin, |manifest| manifest["prepare"] = prepare);
+    let mode = ["--permission-mode", "bypassPermissions", "--model", "echo/echo"];
+    let mut client = sandbox.serve(["--plugin", plugin.to_str().unwrap()].iter().chain(&mode));
+    let spec = json!({ "cwd": sandbox.work(), "title": "t" });
+    let opened = client.call("session/open", json!({ "selector": { "kind": "create", "spec": spec } }));
+    let session = opened["session"].as_str().unwrap().to_owned();
+    for word in ["one", "two"] {
+        let fresh = plugin.join(".fresh");
+        std::fs::write(&fresh, word).unwrap();
+        std::fs::rename(fresh, plugin.join("words.lock")).unwrap();
+        wait_until(&format!("it says {word}"), || {
+            let frames = client.turn(&session, "req_1", "@tool plugin__p__t {}");
+            let said = json!(frames).to_string();
+            said.contains(&format!(" {word}\"")).then_some(()).ok_or(said)
+        });
+    }
+    assert_eq!(client.finish(), Some(0));
+}
+
+#[test]
 fn an_interrupt_ends_a_run_whose_plugin_is_being_prepared() {
     let sandbox = Sandbox::new();
     let plugin = prepared(&sandbox);

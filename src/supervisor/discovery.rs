@@ -370,6 +370,31 @@ mod tests {
     }
 
     #[test]
+    fn a_step_is_a_program_and_names_files_of_its_own() {
+        let home = Home::new();
+        let with = |prepare: &str| {
+            let entry = r#"{"command": "true"}"#;
+            home.plugin(
+                "a",
+                &format!(r#"{{"name": "a", "version": "1", "entry": {entry}, "prepare": {prepare}}}"#),
+            )
+        };
+        let well = r#"{"command": "sh", "args": ["x"], "env": {"A": "b"}, "files": ["lib/**/*.lock"]}"#;
+        let prepare = load(&with(well), Origin::User).unwrap().manifest.prepare.unwrap();
+        assert_eq!((prepare.program.command.as_str(), prepare.files.len()), ("sh", 1));
+        for (prepare, reason) in [
+            (r#"{"args": []}"#, "a: plugin.json at /prepare/command: expected string, got nothing"),
+            (
+                r#"{"command": "sh", "files": ["../*"]}"#,
+                "a/plugin.json: `prepare.files` holds \"../*\"; an entry is a glob below the plugin's directory, such as `src/**/*.py`",
+            ),
+        ] {
+            let error = load(&with(prepare), Origin::User).unwrap_err().to_string();
+            assert!(error.ends_with(reason), "{error}");
+        }
+    }
+
+    #[test]
     fn no_folder_means_no_plugins() {
         let (sources, problems) = discover(Path::new("/nowhere"), Path::new("/nowhere"), &[]).unwrap();
         assert!(sources.is_empty() && problems.is_empty());

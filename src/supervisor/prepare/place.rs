@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// The text of the lock once the step is done.
 const DONE: &str = "done\n";
@@ -130,34 +130,41 @@ impl Claim {
         Ok(self.place)
     }
 
-    /// Removes what nobody uses, except a few that were made last. What cannot be removed is left.
+    /// Removes what nobody uses: what was given up, and all but a few that were made last. What cannot be removed is left.
     pub(super) fn clean(&self) {
         let entries = self.place.lock.parent().map(std::fs::read_dir);
         let paths = entries.into_iter().flatten().flatten().flatten().map(|entry| entry.path());
-        let others =
-            paths.filter(|path| path.extension().is_some_and(|end| end == LOCK) && *path != self.place.lock);
-        let mut others: Vec<(SystemTime, PathBuf)> =
-            others.filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path))).collect();
-        others.sort();
-        others.truncate(others.len().saturating_sub(SPARE));
-        for (_, lock) in others {
-            let place = Self::place_of(lock);
-            if let Ok(Some(_claim)) = place.claim()
-                && std::fs::remove_dir_all(&place.folder).is_ok()
-            {
-                let _ = std::fs::remove_file(&place.lock);
+        let locks = paths.filter(|path| path.extension().is_some_and(|end| end == LOCK));
+        let (mut done, mut others) = (Vec::new(), Vec::new());
+        for lock in locks.filter(|lock| *lock != self.place.lock) {
+            let made = lock.metadata().and_then(|metadata| metadata.modified());
+            match (std::fs::read_to_string(&lock), made) {
+                (Ok(text), Ok(made)) if text == DONE => done.push((made, lock)),
+                _ => others.push(lock),
             }
         }
-    }
-
-    fn place_of(lock: PathBuf) -> Place {
-        Place { folder: lock.with_extension(""), lock }
+        done.sort();
+        done.truncate(done.len().saturating_sub(SPARE));
+        others.extend(done.into_iter().map(|(_, lock)| lock));
+        others.into_iter().for_each(remove);
     }
 
     fn write(&mut self, text: &str) -> io::Result<()> {
         self.lock.set_len(0)?;
         self.lock.rewind()?;
         self.lock.write_all(text.as_bytes())
+    }
+}
+
+/// Removes a place that nobody uses.
+fn remove(lock: PathBuf) {
+    let place = Place { folder: lock.with_extension(""), lock };
+    let Ok(Some(_claim)) = place.claim() else { return };
+    match std::fs::remove_dir_all(&place.folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::debug!(%error, folder = %place.folder.display(), "what was installed is not removed");
+        }
+        _ => drop(std::fs::remove_file(&place.lock)),
     }
 }
 
@@ -227,9 +234,15 @@ mod tests {
     fn of_those_that_nobody_uses_a_few_are_kept() {
         let data = Data::new();
         let used = data.make("a");
-        for hash in ["b", "c", "d", "e"] {
+        for hash in ["b", "c", "d"] {
             drop(data.make(hash));
         }
+        data.place("half").claim().unwrap().unwrap().clear().unwrap();
+        let running = data.place("running").claim().unwrap().unwrap();
+        drop(data.make("e"));
+        assert!(!data.place("half").folder.exists() && !data.place("half").lock.exists());
+        assert!(data.place("running").lock.exists());
+        drop(running);
         let left: Vec<bool> =
             ["a", "b", "c", "d", "e"].map(|hash| data.place(hash).folder.exists()).into_iter().collect();
         assert_eq!(left[0..2], [true, false]);
