@@ -118,6 +118,14 @@ async fn an_end_by_a_limit_names_the_setting() {
     );
     running.supervisor.shutdown().await;
 
+    // One that does not heed the signal has a second more.
+    let running = limited(json!({"cpuSeconds": 1}))
+        .start(&format!("signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n{busy}"))
+        .await;
+    let error = running.call(json!({})).await.unwrap_err();
+    assert!(error.message.ends_with("its process was ended by signal 9 (SIGKILL)"), "{error}");
+    running.supervisor.shutdown().await;
+
     // Python ignores the signal, most programs do not.
     let large = r#"
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -220,37 +228,45 @@ fn new_cgroup(name: &str) -> Option<PathBuf> {
     Some(folder)
 }
 
-#[tokio::test]
-async fn a_plugin_and_not_its_guard_stands_in_its_cgroup_which_goes_with_it() {
-    // Without controllers, so that it can be seen wherever cgroups can be made at all.
-    let Some(cgroup) = new_cgroup("bingo-test") else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let script = r#"
-import json, os, subprocess, sys
+/// Runs a program in Python behind a guard with these confines, from a host in Python that begins so. Returns what the
+/// program printed.
+fn guarded(begin: &str, confines: &Value, program: &str) -> String {
+    const HOST: &str = r#"
 lifeline, host_end = os.pipe()
 host_report, report = os.pipe()
-program = "import os, subprocess; subprocess.run(['cat', '/proc/self/cgroup']); print(open('/proc/%d/cgroup' % os.getppid()).read())"
-guard = subprocess.Popen([sys.argv[1], "__guard", str(lifeline), str(report), "300", json.dumps({"cgroup": sys.argv[2]}),
-    sys.executable, "-c", program], pass_fds=[lifeline, report], stdout=subprocess.PIPE)
-print(json.dumps([guard.communicate()[0].decode(), guard.returncode]))
+guard = subprocess.Popen([sys.argv[1], "__guard", str(lifeline), str(report), "300", sys.argv[2], sys.executable, "-c", sys.argv[3]],
+    pass_fds=[lifeline, report])
+sys.exit(guard.wait())
 "#;
     #[expect(clippy::disallowed_methods, reason = "a host in place of the program")]
     let ran = std::process::Command::new("python3")
-        .args(["-c", script, env!("CARGO_BIN_EXE_bingo")])
-        .arg(&cgroup)
-        .current_dir(folder.path())
+        .args(["-c", &format!("import os, resource, subprocess, sys\n{begin}{HOST}")])
+        .args([env!("CARGO_BIN_EXE_bingo"), &confines.to_string(), program])
         .output()
         .unwrap();
-    let left = cgroup.exists();
-    // Whatever is wrong, nothing of it is left.
-    drop(std::fs::remove_dir(&cgroup));
-    let said: Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
-    assert_eq!(said[1], 0, "{ran:?}");
-    let groups: Vec<&str> =
-        said[0].as_str().unwrap().lines().filter(|line| line.starts_with("0::")).collect();
+    assert!(ran.status.success(), "{ran:?}");
+    String::from_utf8(ran.stdout).unwrap()
+}
+
+#[test]
+fn a_stricter_limit_of_the_system_stays() {
+    let begin = "resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))";
+    let limits = json!({"limits": {"openFiles": 40, "fileSize": 7}});
+    let program = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE), *resource.getrlimit(resource.RLIMIT_FSIZE))";
+    assert_eq!(guarded(begin, &limits, program), "30 30 7 7\n");
+}
+
+#[test]
+fn a_plugin_and_not_its_guard_stands_in_its_cgroup_which_goes_with_it() {
+    // Without controllers, so that it can be seen wherever cgroups can be made at all.
+    let Some(cgroup) = new_cgroup("bingo-test") else { return };
+    let program =
+        "import os; [print(open('/proc/%d/cgroup' % pid).read()) for pid in (os.getpid(), os.getppid())]";
+    let said = guarded("", &json!({"cgroup": cgroup}), program);
+    let groups: Vec<&str> = said.lines().filter(|line| line.starts_with("0::")).collect();
     let name = format!("/{}", cgroup.file_name().unwrap().to_string_lossy());
     assert!(groups.len() == 2 && groups[0].ends_with(&name) && !groups[1].contains(&name), "{groups:?}");
-    assert!(!left, "its cgroup is left");
+    assert!(!cgroup.exists(), "it is left");
 }
 
 /// The cgroup of this process where it can hand on these controllers.
