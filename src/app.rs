@@ -10,6 +10,7 @@ use bingo_plugin_sdk::ids::PluginName;
 use bingo_plugin_sdk::item::Level;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -157,6 +158,24 @@ impl App {
         &self.places.cwd
     }
 
+    /// Waits until no plugin is starting or being prepared. `tell` hears each new line about one that is.
+    pub async fn prepared(&self, mut tell: impl FnMut(&PluginName, &str)) {
+        let (mut table, mut told) = (self.supervisor.subscribe(), BTreeMap::new());
+        loop {
+            let now = Arc::clone(&table.borrow_and_update());
+            for (name, progress) in now.preparing() {
+                if told.insert(name.clone(), progress.to_owned()).as_deref() != Some(progress) {
+                    tell(name, progress);
+                }
+            }
+            let done = now.is_settled() && now.preparing().next().is_none();
+            drop(now);
+            if done || table.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Renews plugins whose files change, and takes in and lets go plugins as their folders come and go, until the host
     /// stops.
     pub fn watch_plugins(&self) {
@@ -293,6 +312,7 @@ fn plugin_options(settings: &Settings) -> Result<BTreeMap<String, PluginOptions>
             deny_unanswered: own.on_hook_timeout == OnHookTimeout::Deny,
             timeouts: typed(name, "timeouts", &own.timeouts)?,
             restart: typed(name, "restart", &own.restart)?,
+            limits: typed(name, "limits", &own.limits)?,
         };
         Ok((name.clone(), options))
     };
@@ -305,9 +325,11 @@ fn typed<T: DeserializeOwned>(
     table: &str,
     numbers: &BTreeMap<String, u64>,
 ) -> Result<T, AppError> {
-    serde_json::to_value(numbers).and_then(serde_json::from_value).map_err(|error| AppError::Setting {
-        key: format!("supervisor.{name}.{table}"),
-        reason: error.to_string(),
+    let numbers: serde_json::Map<String, Value> =
+        numbers.iter().map(|(key, number)| (key.clone(), (*number).into())).collect();
+    serde_path_to_error::deserialize(Value::Object(numbers)).map_err(|error| AppError::Setting {
+        key: format!("supervisor.{name}.{table}.{}", error.path()),
+        reason: error.inner().to_string(),
     })
 }
 

@@ -12,6 +12,7 @@ fn main() -> ExitCode {
     match args.get(1) {
         // Before anything is opened or started: a guard holds nothing but its pipes.
         Some(first) if first == guard::SUBCOMMAND => guard::run(&args[2..]),
+        Some(first) if first == guard::LIMITED => guard::run_limited(&args[2..]),
         Some(first) if first == PROVIDER_SUBCOMMAND => echo::run(),
         _ => bingo::cli::run(args),
     }

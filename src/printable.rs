@@ -11,7 +11,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     escape(text, |_| false)
 }
 
-/// Returns a text of several lines: like [`line`], but line ends and tabs stay.
+/// Returns a text of several lines: like [`line()`], but line ends and tabs stay.
 pub fn text(text: &str) -> Cow<'_, str> {
     escape(text, |character| matches!(character, '\n' | '\t'))
 }

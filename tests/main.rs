@@ -11,6 +11,7 @@ mod plugins;
 mod pressure;
 mod print;
 mod processes;
+mod programs;
 mod rude;
 mod serve;
 mod trust;

@@ -167,7 +167,7 @@ async fn when_the_host_is_killed_its_plugins_end() {
 import os, subprocess, sys, time
 lifeline, host_end = os.pipe()
 host_report, report = os.pipe()
-subprocess.Popen([sys.argv[1], "__guard", str(lifeline), str(report), "300", sys.executable, "-c",
+subprocess.Popen([sys.argv[1], "__guard", str(lifeline), str(report), "300", "{}", sys.executable, "-c",
     "import subprocess, sys; subprocess.run(['sleep', '1000'], start_new_session=True)"], pass_fds=[lifeline, report])
 os.close(lifeline)
 open("host.tmp", "w").write(os.read(host_report, 100).decode().split()[1])
@@ -313,9 +313,13 @@ async fn a_program_that_cannot_be_run_says_why() {
     use std::os::unix::fs::PermissionsExt;
     let host = Host::new();
     let mut source = host.source("");
-    let path: &Path = &host.root().join("run");
-    std::fs::write(path, "#!/no/such/interpreter\n").unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let outer = format!("#!{}\n", host.root().join("inner").display());
+    // Of scripts that are run by scripts only the first is looked at.
+    for (name, line) in [("run", outer.as_str()), ("inner", "#!/no/such/interpreter\n")] {
+        let path: &Path = &host.root().join(name);
+        std::fs::write(path, line).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
     source.manifest.entry.command = "./run".to_owned();
     let running = host.start_unsettled(source);
     let notice = running.heard.wait("PLUGIN_UNAVAILABLE").await;

@@ -92,6 +92,44 @@ fn a_projects_plugin_runs_when_it_is_trusted_and_until_any_file_of_it_changes() 
     assert_eq!(starts(&sandbox), 3);
 }
 
+/// Lets the project's plugin have what it says made by a step.
+fn with_a_step(plugin: &Path) {
+    let step = "echo x >> \"$HOME/steps\"; echo \"WORD = 'made'\" > \"$PLUGIN_PREPARED/lib.py\"";
+    let path = plugin.join("plugin.json");
+    let mut manifest: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    manifest["prepare"] = json!({ "command": "sh", "args": ["-c", step] });
+    std::fs::write(path, manifest.to_string()).unwrap();
+    std::fs::remove_file(plugin.join("lib.py")).unwrap();
+    edit(&plugin.join("main.py"), "'.'", "os.environ['PLUGIN_PREPARED']");
+}
+
+#[test]
+fn a_projects_step_is_run_when_it_is_trusted_and_changes_nothing_of_that() {
+    let sandbox = Sandbox::new();
+    let plugin = project(&sandbox);
+    with_a_step(&plugin);
+    let steps = || std::fs::read_to_string(sandbox.home().join("steps")).unwrap_or_default().lines().count();
+    let mut client = serve(&sandbox);
+    wait_for_state(&mut client, "untrusted");
+    let ran = sandbox.run(["plugin", "trust"]).expect(2);
+    assert!(ran.stdout.contains("          first runs ") && ran.stdout.contains("/sh -c echo x"), "{ran:#?}");
+    assert_eq!((steps(), starts(&sandbox)), (0, 0), "nothing ran");
+    trust(&sandbox);
+    wait_for_state(&mut client, "ready");
+    assert_eq!(client.finish(), Some(0));
+    assert_eq!((steps(), starts(&sandbox)), (1, 1));
+    let mut client = serve(&sandbox);
+    wait_for_state(&mut client, "ready");
+    assert_eq!(client.finish(), Some(0));
+    assert_eq!((steps(), starts(&sandbox)), (1, 2), "it was trusted and prepared as it is");
+    // Another step is another matter.
+    edit(&plugin.join("plugin.json"), "'made'", "'other'");
+    let mut client = serve(&sandbox);
+    wait_for_state(&mut client, "untrusted");
+    assert_eq!(client.finish(), Some(0));
+    assert_eq!((steps(), starts(&sandbox)), (1, 2));
+}
+
 #[test]
 fn an_untrusted_projects_settings_start_nothing_send_nothing_and_loosen_nothing() {
     let sandbox = Sandbox::new();

@@ -54,8 +54,32 @@ fn a_setting_of_the_wrong_kind_is_named_with_its_file() {
     assert_eq!(refused(&sandbox, &[]), expected);
     sandbox.write("home/.bingo/settings.toml", "[supervisor.a.timeouts]\nhandshak = 1\n");
     let text = refused(&sandbox, &[]);
-    let start = "error: the settings key `supervisor.a.timeouts` does not fit: unknown field `handshak`, expected one of `line`, ";
+    let start = "error: the settings key `supervisor.a.timeouts.handshak` does not fit: unknown field `handshak`, expected one of `line`, ";
     assert!(text.starts_with(start), "{text}");
+}
+
+#[test]
+fn a_limit_that_means_nothing_is_refused_with_its_key() {
+    let sandbox = Sandbox::new();
+    let hint = "hint: correct that key, or take it out\n";
+    for (line, key, reason) in [
+        (
+            "openFile = 5",
+            "openFile",
+            "unknown field `openFile`, expected one of `addressSpace`, `openFiles`, `fileSize`, `cpuSeconds`, `processes`, `memory`",
+        ),
+        (
+            "openFiles = 'many'",
+            "openFiles",
+            "invalid type: string \"many\", expected u64 ($SANDBOX/home/.bingo/settings.toml)",
+        ),
+        ("memory = 0", "memory", "invalid value: integer `0`, expected a nonzero u64"),
+    ] {
+        sandbox.write("home/.bingo/settings.toml", format!("[supervisor.a.limits]\n{line}\n"));
+        let expected =
+            format!("error: the settings key `supervisor.a.limits.{key}` does not fit: {reason}\n{hint}");
+        assert_eq!(refused(&sandbox, &[]), expected);
+    }
 }
 
 #[test]

@@ -13,6 +13,9 @@ pub struct Manifest {
     pub name: String,
     pub version: String,
     pub entry: Entry,
+    /// Installs what the plugin needs, before its first process and again after a change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepare: Option<Prepare>,
     /// JSON Schema of the plugin's own settings, the table `plugins.<name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Value>,
@@ -45,6 +48,19 @@ impl Reload {
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// A program that is run to its end, as `entry` is started, and must exit with code 0. `${PLUGIN_PREPARED}`, here and in
+/// `entry`, stands for the directory that it fills; the variable `PLUGIN_PREPARED` names it too.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(inline)]
+pub struct Prepare {
+    #[serde(flatten)]
+    pub program: Entry,
+    /// Files whose change asks for another run, as globs below the manifest's directory; without any, all files there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
 }
 
 /// The program to start. `${PLUGIN_ROOT}` stands for the manifest's directory in `command`, `args` and the values of

@@ -52,7 +52,7 @@ pub(super) fn build(table: &Arc<PluginTable>, open: &Arc<OpenCalls>) -> Built {
                 builder.add(ready);
                 offering.push(&**ready);
             }
-            (PluginState::Restarting { .. }, _) => {
+            (PluginState::Restarting { .. } | PluginState::Preparing { .. }, _) => {
                 plugin.state.last().into_iter().for_each(|last| builder.add_providers(last));
             }
             _ => {}

@@ -1,14 +1,17 @@
 //! `bingo -p`: runs one prompt.
 
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 
+use bingo_plugin_sdk::ids::PluginName;
+use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::rpc::{SessionSelector, SessionSpec};
 use clap::Args;
 
 use super::report::INTERRUPTED;
 use super::{CliError, Format, HostArgs};
 use crate::app;
+use crate::ports::Notice;
 use crate::surface::{self, Ending, OutputFormat, PrintRequest};
 
 /// The most bytes of a prompt on standard input.
@@ -47,7 +50,13 @@ pub(super) fn run(args: &PrintArgs, host: &HostArgs) -> Result<ExitCode, CliErro
         let app = app::App::start(options)?;
         let spec = SessionSpec { cwd: app.cwd().to_string_lossy().into_owned(), ..SessionSpec::default() };
         let request = PrintRequest { prompt, format, selector: SessionSelector::Create { spec } };
-        let ending = surface::print(app.kernel(), request, app::interrupts()).await;
+        let mut interrupts = app::interrupts();
+        let ending = tokio::select! {
+            biased;
+            _ = interrupts.recv() => Ok(Ending::Interrupted),
+            // Whoever asks once wants the plugins; and a run that ended first would give the installation up.
+            () = app.prepared(show_progress) => surface::print(app.kernel(), request, interrupts).await,
+        };
         surface::print_notices(&app.shutdown().await).map_err(CliError::Output)?;
         Ok(match ending? {
             Ending::Done => ExitCode::SUCCESS,
@@ -55,6 +64,15 @@ pub(super) fn run(args: &PrintArgs, host: &HostArgs) -> Result<ExitCode, CliErro
             Ending::Interrupted => ExitCode::from(INTERRUPTED),
         })
     })?
+}
+
+/// Shows what a plugin that is being prepared says, where a person watches.
+fn show_progress(plugin: &PluginName, progress: &str) {
+    if std::io::stderr().is_terminal() {
+        let text = format!("{plugin}: {progress}");
+        // A terminal that is gone ends the run elsewhere.
+        let _ = surface::print_notices(&[Notice { level: Level::Info, code: "PLUGIN_PREPARING", text }]);
+    }
 }
 
 fn prompt(args: &PrintArgs) -> Result<String, CliError> {

@@ -86,6 +86,8 @@ pub struct PluginSettings {
     pub enabled: Option<bool>,
     /// How it is restarted where that differs from the defaults, by name; times are milliseconds.
     pub restart: BTreeMap<String, u64>,
+    /// What its processes may use, by name, in bytes, seconds and numbers.
+    pub limits: BTreeMap<String, u64>,
 }
 
 /// What counts when a hook is asked and its answer is late, an error or unfit.
@@ -300,7 +302,8 @@ fn keep_project_keys(table: &mut Table, path: &Path, untrusted: &Untrusted) -> O
 fn unknown_keys(table: &Table) -> Vec<Notice> {
     const KNOWN: [&str; 8] =
         ["provider", "model", "thinking", "maxTokens", "permissions", "journal", "plugins", "supervisor"];
-    const OF_PLUGIN: [&str; 6] = ["env", "inheritEnv", "onHookTimeout", "timeouts", "enabled", "restart"];
+    const OF_PLUGIN: [&str; 7] =
+        ["env", "inheritEnv", "onHookTimeout", "timeouts", "enabled", "restart", "limits"];
     let mut notices = unknown_in(table, "", &KNOWN);
     let plugins = table.get("supervisor").and_then(toml::Value::as_table).into_iter().flatten();
     for (name, value) in plugins {

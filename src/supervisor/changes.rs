@@ -192,7 +192,7 @@ impl Watch {
             supervisor.sources().into_iter().filter(|source| source.origin != Origin::Bundled).collect();
         self.counting = sources.iter().map(Counting::of).collect();
         for source in &sources {
-            wanted.insert((source.root.clone(), !source.manifest.watch.is_empty()));
+            wanted.insert((source.root.clone(), globs(source).next().is_some()));
             let parents = own_files(source).into_iter().filter_map(|file| Some(file.parent()?.to_owned()));
             wanted.extend(parents.filter(|parent| *parent != source.root).map(|parent| (parent, false)));
         }
@@ -230,7 +230,7 @@ struct Counting {
 
 impl Counting {
     fn of(source: &PluginSource) -> Self {
-        let globs = source.manifest.watch.iter().filter_map(|pattern| glob::Pattern::new(pattern).ok());
+        let globs = globs(source).filter_map(|pattern| glob::Pattern::new(pattern).ok());
         let mut files = own_files(source);
         files.push(source.root.join(MANIFEST));
         Self { root: source.root.clone(), files, globs: globs.collect() }
@@ -247,7 +247,7 @@ impl Counting {
 
 /// Returns the files of a plugin that count, as they are now.
 fn stamps(source: &PluginSource) -> Vec<Stamp> {
-    let globs = source.manifest.watch.iter().filter_map(|pattern| {
+    let globs = globs(source).filter_map(|pattern| {
         let root = glob::Pattern::escape(source.root.to_str()?);
         glob::glob(&format!("{root}/{pattern}")).ok()
     });
@@ -264,11 +264,19 @@ fn stamp(path: PathBuf) -> Option<Stamp> {
     Some((path, meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
 }
 
-/// Returns the words of the entry's command that are files of the plugin.
+/// Returns the globs of files that count.
+fn globs(source: &PluginSource) -> impl Iterator<Item = &String> {
+    let manifest = &source.manifest;
+    manifest.watch.iter().chain(manifest.prepare.iter().flat_map(|prepare| &prepare.files))
+}
+
+/// Returns the words of the commands that are files of the plugin.
 fn own_files(source: &PluginSource) -> Vec<PathBuf> {
-    let entry = &source.manifest.entry;
+    let manifest = &source.manifest;
     let root = source.root.to_string_lossy();
-    let words = std::iter::once(&entry.command).chain(&entry.args);
+    let programs =
+        std::iter::once(&manifest.entry).chain(manifest.prepare.iter().map(|prepare| &prepare.program));
+    let words = programs.flat_map(|program| std::iter::once(&program.command).chain(&program.args));
     let paths = words.map(|word| source.root.join(word.replace("${PLUGIN_ROOT}", &root)));
     paths.filter(|path| path.starts_with(&source.root) && Path::is_file(path)).collect()
 }

@@ -82,8 +82,8 @@ pub enum DiscoveryError {
     BadName { path: PathBuf, directory: String },
     #[error("{}: `requires` holds {entry:?}; an entry is `service:KEY`", path.display())]
     Requires { path: PathBuf, entry: String },
-    #[error("{}: `watch` holds {pattern:?}; an entry is a glob below the plugin's directory, such as `src/**/*.py`", path.display())]
-    Watch { path: PathBuf, pattern: String },
+    #[error("{}: `{key}` holds {pattern:?}; an entry is a glob below the plugin's directory, such as `src/**/*.py`", path.display())]
+    Glob { path: PathBuf, key: &'static str, pattern: String },
     #[error("{} and {} are both plugins named `{name}`", first.display(), second.display())]
     Twice { name: PluginName, first: PathBuf, second: PathBuf },
     #[error("{name}: the project's plugin in {} is not used, the one in {} has the name", root.display(), used.display())]
@@ -102,7 +102,7 @@ impl DiscoveryError {
             Self::Unreadable { .. }
             | Self::Misnamed { .. }
             | Self::BadName { .. }
-            | Self::Watch { .. }
+            | Self::Glob { .. }
             | Self::Requires { .. }
             | Self::Shadowed { .. } => None,
         }
@@ -131,6 +131,7 @@ impl PluginSource {
                 env: Default::default(),
             },
             config: None,
+            prepare: None,
             requires: Vec::new(),
             reload: Default::default(),
             watch: Vec::new(),
@@ -236,8 +237,11 @@ pub fn manifest(folder: &Path) -> Result<Manifest, DiscoveryError> {
     if let Some(entry) = manifest.requires.iter().find(|entry| required_service(entry).is_none()) {
         return Err(DiscoveryError::Requires { path, entry: entry.clone() });
     }
-    if let Some(pattern) = manifest.watch.iter().find(|pattern| !is_own_glob(pattern)) {
-        return Err(DiscoveryError::Watch { path, pattern: pattern.clone() });
+    let prepare = manifest.prepare.iter().flat_map(|prepare| &prepare.files);
+    let watch = manifest.watch.iter().map(|pattern| ("watch", pattern));
+    let mut globs = watch.chain(prepare.map(|pattern| ("prepare.files", pattern)));
+    if let Some((key, pattern)) = globs.find(|(_, pattern)| !is_own_glob(pattern)) {
+        return Err(DiscoveryError::Glob { path, key, pattern: pattern.clone() });
     }
     Ok(manifest)
 }
@@ -383,6 +387,31 @@ mod tests {
             let notice = load(&home.plugin("a", &requires(list)), Origin::User).unwrap_err().to_notice();
             assert_eq!(notice.code, "PLUGIN_UNREADABLE");
             assert!(notice.text.ends_with(reason), "{}", notice.text);
+        }
+    }
+
+    #[test]
+    fn a_step_is_a_program_and_names_files_of_its_own() {
+        let home = Home::new();
+        let with = |prepare: &str| {
+            let entry = r#"{"command": "true"}"#;
+            home.plugin(
+                "a",
+                &format!(r#"{{"name": "a", "version": "1", "entry": {entry}, "prepare": {prepare}}}"#),
+            )
+        };
+        let well = r#"{"command": "sh", "args": ["x"], "env": {"A": "b"}, "files": ["lib/**/*.lock"]}"#;
+        let prepare = load(&with(well), Origin::User).unwrap().manifest.prepare.unwrap();
+        assert_eq!((prepare.program.command.as_str(), prepare.files.len()), ("sh", 1));
+        for (prepare, reason) in [
+            (r#"{"args": []}"#, "a: plugin.json at /prepare/command: expected string, got nothing"),
+            (
+                r#"{"command": "sh", "files": ["../*"]}"#,
+                "a/plugin.json: `prepare.files` holds \"../*\"; an entry is a glob below the plugin's directory, such as `src/**/*.py`",
+            ),
+        ] {
+            let error = load(&with(prepare), Origin::User).unwrap_err().to_string();
+            assert!(error.ends_with(reason), "{error}");
         }
     }
 

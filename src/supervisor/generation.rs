@@ -8,9 +8,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::{Connection, Peer, Tasks};
-use super::guard::{self, Exit, GuardError, Guarded};
+use super::guard::{self, Exit, GuardError, Guarded, Manner, ResourceLimits};
 use super::handshake::{self, HandshakeError};
 use super::log::{self, Log, Tail};
+use super::prepare::{PrepareError, Prepared};
 use super::process::{Program, ProgramError};
 use crate::trust::Untrusted;
 
@@ -25,6 +26,8 @@ pub(super) enum StartError {
     Untrusted(#[from] Untrusted),
     #[error(transparent)]
     Guard(#[from] GuardError),
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
     #[error("{source}{tail}")]
     Handshake { source: HandshakeError, tail: String },
     #[error("{reason}")]
@@ -36,7 +39,12 @@ pub(super) enum StartError {
 impl StartError {
     /// Says that the same program may well start the next time.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::Guard(_) | Self::Handshake { .. } | Self::Died { .. })
+        match self {
+            // What the system does not have will not come by itself.
+            Self::Guard(error) => !matches!(error, GuardError::Cgroup(_)),
+            Self::Handshake { .. } | Self::Died { .. } => true,
+            _ => false,
+        }
     }
 }
 
@@ -49,6 +57,8 @@ pub(super) struct Process {
     stderr_ended: CancellationToken,
     tail: Tail,
     guarded: Guarded,
+    /// Kept for as long as the process may read it.
+    _prepared: Option<Prepared>,
 }
 
 impl Process {
@@ -57,9 +67,11 @@ impl Process {
         binary: &Path,
         program: &Program,
         peer: Peer,
+        limits: &ResourceLimits,
         data_dir: &Path,
     ) -> Result<Self, GuardError> {
-        let (guarded, streams) = guard::start(binary, program, peer.limits.stop_term)?;
+        let manner = Manner { plugin: peer.plugin.as_str(), grace: peer.limits.stop_term, limits };
+        let (guarded, streams) = guard::start(binary, program, &manner)?;
         let (tail, log) = (Tail::new(), Log::new(data_dir, &peer.plugin, peer.generation));
         let stderr_ended = CancellationToken::new();
         let (told, words) = (stderr_ended.clone().drop_guard(), tail.clone());
@@ -70,7 +82,12 @@ impl Process {
         let (connection, tasks) = Connection::open(peer, streams.stdout, streams.stdin);
         connection.name_process(guarded.vitals());
         let stderr = AbortOnDropHandle::new(stderr);
-        Ok(Self { connection, tasks, _stderr: stderr, stderr_ended, tail, guarded })
+        Ok(Self { connection, tasks, _stderr: stderr, stderr_ended, tail, guarded, _prepared: None })
+    }
+
+    /// Keeps what it needs.
+    pub(super) fn holding(self, prepared: Option<Prepared>) -> Self {
+        Self { _prepared: prepared, ..self }
     }
 
     /// Shakes hands. On any failure the process is to be stopped.
@@ -108,7 +125,10 @@ impl Process {
         let _ = tokio::time::timeout(drain, rest).await;
         let closed = if self.tasks.output_ended.is_cancelled() { "stdout" } else { "stdin" };
         let what = exit.as_ref().map_or(format!("it closed its {closed}"), Exit::to_string);
-        format!("{what}{}", self.tail.words()).into()
+        let plugin = self.connection.plugin().as_str();
+        let limit = exit.as_ref().and_then(|exit| self.guarded.passed_limit(plugin, exit));
+        let limit = limit.map_or(String::new(), |limit| format!(": {limit}"));
+        format!("{what}{limit}{}", self.tail.words()).into()
     }
 
     /// Stops a process that may still be well: closes its input, waits, then TERM, then KILL.

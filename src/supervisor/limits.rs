@@ -22,6 +22,9 @@ pub struct Limits {
     /// How long a handshake may take at all: a first start may compile or download.
     #[serde(deserialize_with = "millis")]
     pub first_start: Duration,
+    /// How long the manifest's `prepare` step may take, the wait for another host that runs it included.
+    #[serde(deserialize_with = "millis")]
+    pub prepare: Duration,
     /// How long a tool may be silent; 0 means for ever.
     #[serde(deserialize_with = "millis")]
     pub tool_idle: Duration,
@@ -73,6 +76,7 @@ impl Default for Limits {
             unread: 16 * 1024 * 1024,
             handshake: Duration::from_secs(10),
             first_start: Duration::from_secs(120),
+            prepare: Duration::from_secs(600),
             tool_idle: Duration::from_secs(600),
             command_run: Duration::from_secs(600),
             command_complete: Duration::from_secs(2),

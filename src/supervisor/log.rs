@@ -59,14 +59,23 @@ impl Tail {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).touched
     }
 
-    /// Returns the last lines as they stand behind a reason: empty, or `; stderr: "…"`.
+    /// Returns the last line.
+    pub(super) fn last(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).lines.back().cloned()
+    }
+
+    /// Returns the last lines as they stand behind a reason: empty, or `; its last words on stderr: …`.
     pub(super) fn words(&self) -> String {
+        self.words_on("stderr")
+    }
+
+    pub(super) fn words_on(&self, stream: &str) -> String {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.lines.is_empty() {
             return String::new();
         }
         let lines: Vec<&str> = state.lines.iter().map(String::as_str).collect();
-        format!("; its last words on stderr:\n{}", lines.join("\n"))
+        format!("; its last words on {stream}:\n{}", lines.join("\n"))
     }
 }
 
@@ -74,13 +83,40 @@ impl Tail {
 pub(super) async fn read(stderr: impl AsyncRead + Unpin, mut log: Log, tail: Tail) {
     let mut lines = Lines::new(stderr, LINE);
     while let Some(line) = lines.next().await {
-        let text = match line {
-            Line::Text(text) => text,
-            Line::NotUtf8 { lossy, .. } => lossy,
-            Line::TooLong { length, .. } => format!("[a line of {length} bytes]"),
-        };
+        let text = text(line);
         tail.push(&text);
         log.write(&text);
+    }
+}
+
+/// Reads both outputs of a program that speaks to nobody, to their ends. `tail` gets what stands on stderr, `all` both.
+pub(super) async fn read_both(
+    stdout: impl AsyncRead + Unpin,
+    stderr: impl AsyncRead + Unpin,
+    mut log: Log,
+    (tail, all): (Tail, Tail),
+) {
+    let (mut out, mut err) = (Lines::new(stdout, LINE), Lines::new(stderr, LINE));
+    loop {
+        let line = tokio::select! {
+            Some(line) = out.next() => text(line),
+            Some(line) = err.next() => {
+                let text = text(line);
+                tail.push(&text);
+                text
+            }
+            else => return,
+        };
+        all.push(&line);
+        log.write(&line);
+    }
+}
+
+fn text(line: Line) -> String {
+    match line {
+        Line::Text(text) => text,
+        Line::NotUtf8 { lossy, .. } => lossy,
+        Line::TooLong { length, .. } => format!("[a line of {length} bytes]"),
     }
 }
 
@@ -89,7 +125,8 @@ pub(super) async fn read(stderr: impl AsyncRead + Unpin, mut log: Log, tail: Tai
 /// Short appends to a local file: they are written in place, not sent to another thread.
 pub(super) struct Log {
     path: PathBuf,
-    generation: Generation,
+    /// Who writes: `generation=3`, `prepare`.
+    writer: String,
     file: Option<File>,
     size: u64,
     /// Set after a failure: told once, then stderr is read on without a file.
@@ -98,8 +135,17 @@ pub(super) struct Log {
 
 impl Log {
     pub(super) fn new(data_dir: &Path, plugin: &PluginName, generation: Generation) -> Self {
+        Self::of(data_dir, plugin, format!("generation={generation}"))
+    }
+
+    /// Returns the log of the plugin's `prepare` step.
+    pub(super) fn of_prepare(data_dir: &Path, plugin: &PluginName) -> Self {
+        Self::of(data_dir, plugin, "prepare".to_owned())
+    }
+
+    fn of(data_dir: &Path, plugin: &PluginName, writer: String) -> Self {
         let path = logs::newest(data_dir, plugin);
-        Self { path, generation, file: None, size: 0, broken: false }
+        Self { path, writer, file: None, size: 0, broken: false }
     }
 
     fn write(&mut self, line: &str) {
@@ -113,7 +159,7 @@ impl Log {
     }
 
     fn append(&mut self, line: &str) -> io::Result<()> {
-        let entry = format!("{} generation={} {line}\n", telemetry::now(), self.generation);
+        let entry = format!("{} {} {line}\n", telemetry::now(), self.writer);
         if self.file.is_none() {
             if let Some(folder) = self.path.parent() {
                 std::fs::create_dir_all(folder)?;

@@ -8,12 +8,14 @@ pub mod discovery;
 mod generation;
 pub mod guard;
 mod handshake;
+mod interpreter;
 mod keeper;
 pub mod limits;
 mod lines;
 mod log;
 pub mod logs;
 mod pace;
+mod prepare;
 mod process;
 pub mod restart;
 mod table;
@@ -41,9 +43,11 @@ pub(crate) use self::connection::{
 };
 use self::discovery::{Origin, PluginSource};
 use self::generation::{Process, StartError};
+use self::guard::ResourceLimits;
 use self::keeper::{Keeper, Order, Reply};
 use self::limits::Limits;
-use self::process::{Passed, Program};
+use self::prepare::Prepared;
+use self::process::{Passed, Places, Program};
 use self::restart::RestartPolicy;
 pub use self::table::{PluginEntry, PluginState, PluginTable, ReadyPlugin};
 use crate::ports::{Notice, Notices};
@@ -80,6 +84,8 @@ pub struct PluginOptions {
     /// Takes the silence of its hooks as a refusal (`onHookTimeout = "deny"`).
     pub deny_unanswered: bool,
     pub timeouts: Limits,
+    /// What its processes may use.
+    pub limits: ResourceLimits,
     pub restart: RestartPolicy,
 }
 
@@ -91,6 +97,7 @@ impl Default for PluginOptions {
             inherit_env: false,
             deny_unanswered: false,
             timeouts: Limits::default(),
+            limits: ResourceLimits::default(),
             restart: RestartPolicy::default(),
         }
     }
@@ -116,6 +123,7 @@ impl Supervisor {
     /// Starts all plugins side by side, each in a task that lives as long as the plugin. Needs a tokio runtime.
     pub fn start(mut config: SupervisorConfig) -> Self {
         drop_doubles(&mut config);
+        guard::ready_cgroups(config.options.values().map(|options| &options.limits));
         let sources = std::mem::take(&mut config.sources);
         let (publisher, table) = watch::channel(Arc::new(PluginTable::default()));
         let stop = CancellationToken::new();
@@ -312,12 +320,20 @@ impl Owner {
         self.config.options.get(name.as_str()).cloned().unwrap_or_default()
     }
 
-    async fn spawn(&self, source: &PluginSource) -> Result<Process, StartError> {
-        if let Some(schema) = &source.manifest.config {
-            let config = self.config.config.get(source.name.as_str()).unwrap_or(&Value::Null);
-            schema::check_config(source.name.as_str(), schema, config)
-                .map_err(|reason| StartError::Config { reason })?;
-        }
+    fn passed(&self, source: &PluginSource) -> Passed {
+        let options = self.options(&source.name);
+        Passed { names: options.env, all: options.inherit_env }
+    }
+
+    fn check_config(&self, source: &PluginSource) -> Result<(), StartError> {
+        let Some(schema) = &source.manifest.config else { return Ok(()) };
+        let config = self.config.config.get(source.name.as_str()).unwrap_or(&Value::Null);
+        schema::check_config(source.name.as_str(), schema, config)
+            .map_err(|reason| StartError::Config { reason })
+    }
+
+    async fn spawn(&self, source: &PluginSource, prepared: Option<Prepared>) -> Result<Process, StartError> {
+        self.check_config(source)?;
         let options = self.options(&source.name);
         let peer = Peer {
             plugin: source.name.clone(),
@@ -327,16 +343,21 @@ impl Owner {
             incoming: self.incoming.clone(),
             notices: Arc::clone(&self.config.notices),
         };
-        let program = self.program(source).await?;
-        Ok(Process::spawn(&self.config.binary, &program, peer, &self.config.data_dir)?)
+        let program = self.program(source, prepared.as_ref()).await?;
+        let (binary, data_dir) = (&self.config.binary, &self.config.data_dir);
+        Ok(Process::spawn(binary, &program, peer, &options.limits, data_dir)?.holding(prepared))
     }
 
     /// Returns what would be started, when it may be.
-    async fn program(&self, source: &PluginSource) -> Result<Program, StartError> {
-        let options = self.options(&source.name);
-        let passed = Passed { names: options.env, all: options.inherit_env };
-        let program = Program::resolve(&source.manifest.entry, &source.root, &passed)?;
-        Ok(trust::admit(&self.config.data_dir, source, program).await?)
+    async fn program(
+        &self,
+        source: &PluginSource,
+        prepared: Option<&Prepared>,
+    ) -> Result<Program, StartError> {
+        let prepared = prepared.map(|prepared| prepared.folder.as_path());
+        let places = Places { root: &source.root, prepared };
+        let program = Program::resolve(&source.manifest.entry, "entry", &places, &self.passed(source))?;
+        trust::admit(&self.config.data_dir, source, program).await
     }
 
     fn introduction(&self, source: &PluginSource) -> InitializeParams {
@@ -363,6 +384,10 @@ impl Owner {
         }
     }
 
+    fn is_preparing(&self, name: &PluginName) -> bool {
+        self.publisher.borrow().preparing().any(|(preparing, _)| preparing == name)
+    }
+
     fn publish(&self, source: &PluginSource, restarts: u32, state: PluginState) {
         table::change(&self.publisher, |plugins| {
             if let Some(plugin) = plugins.iter_mut().find(|plugin| plugin.name == source.name) {
@@ -376,6 +401,10 @@ impl Owner {
 
     fn post(&self, code: &'static str, text: String) {
         self.config.notices.post(Notice { level: Level::Warn, code, text });
+    }
+
+    fn inform(&self, code: &'static str, text: String) {
+        self.config.notices.post(Notice { level: Level::Info, code, text });
     }
 }
 

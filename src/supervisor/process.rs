@@ -12,8 +12,14 @@ use std::process::{Command, Stdio};
 
 use bingo_plugin_sdk::manifest::Entry;
 
+use super::interpreter;
+
 /// What stands for the plugin's directory in a manifest.
 const ROOT: &str = "${PLUGIN_ROOT}";
+
+/// What stands for the directory that the manifest's `prepare` step fills, and the variable that names it.
+pub(super) const PREPARED: &str = "${PLUGIN_PREPARED}";
+const PREPARED_VARIABLE: &str = "PLUGIN_PREPARED";
 
 /// Variables every plugin gets, when the host has them. Everything else may be a secret of the host.
 const PASSED: [&str; 26] = [
@@ -54,13 +60,42 @@ pub enum ProgramError {
     #[error("the directory {} is not there", path.display())]
     NoDirectory { path: PathBuf },
     #[error(
-        "the command `{command}` was not found on the PATH ({path}); install it or write its full path in `entry.command`"
+        "the command `{command}` was not found on the PATH ({path}); install it or write its full path in `{key}.command`"
     )]
-    NotOnPath { command: String, path: String },
+    NotOnPath { command: String, path: String, key: &'static str },
     #[error("there is no program {}", path.display())]
     NotFound { path: PathBuf },
-    #[error("{} is not executable; set its mode (chmod +x) or name its interpreter in `entry.command`", path.display())]
-    NotExecutable { path: PathBuf },
+    #[error("{} is not executable; set its mode (chmod +x) or name its interpreter in `{key}.command`", path.display())]
+    NotExecutable { path: PathBuf, key: &'static str },
+    #[error(
+        "{} cannot be run: its first line names the interpreter {}, which is not there; install it or correct that line",
+        path.display(), interpreter.escape_debug()
+    )]
+    NoInterpreter { path: PathBuf, interpreter: String },
+    #[error(
+        "{} cannot be run: its first line asks for the interpreter `{}`, which was not found on the PATH ({search}); install it or correct that line",
+        path.display(), interpreter.escape_debug()
+    )]
+    InterpreterNotOnPath { path: PathBuf, interpreter: String, search: String },
+}
+
+/// What the placeholders of a manifest stand for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places<'a> {
+    /// The directory of the manifest.
+    pub(super) root: &'a Path,
+    /// The one that the `prepare` step fills; unknown, it stays a placeholder.
+    pub(super) prepared: Option<&'a Path>,
+}
+
+impl Places<'_> {
+    pub(super) fn put_in(&self, text: &str) -> String {
+        let text = text.replace(ROOT, &self.root.to_string_lossy());
+        match self.prepared {
+            None => text,
+            Some(prepared) => text.replace(PREPARED, &prepared.to_string_lossy()),
+        }
+    }
 }
 
 /// What is run for a plugin, resolved: nothing in it depends on the host any more.
@@ -84,19 +119,31 @@ pub(super) struct Passed {
 }
 
 impl Program {
-    /// Resolves a manifest's entry: placeholders, environment and the command on the PATH of that environment.
+    /// Resolves what stands at a manifest's `key`: placeholders, environment and the command on the PATH of that
+    /// environment.
     ///
     /// # Errors
     /// When the directory or the command is not there or cannot be run.
-    pub(super) fn resolve(entry: &Entry, root: &Path, passed: &Passed) -> Result<Self, ProgramError> {
+    pub(super) fn resolve(
+        entry: &Entry,
+        key: &'static str,
+        places: &Places<'_>,
+        passed: &Passed,
+    ) -> Result<Self, ProgramError> {
+        let root = places.root;
         if !root.is_dir() {
             return Err(ProgramError::NoDirectory { path: root.to_owned() });
         }
-        let rooted = |text: &String| text.replace(ROOT, &root.to_string_lossy());
         let mut env = environment(std::env::vars_os(), passed);
-        env.extend(entry.env.iter().map(|(name, value)| (name.into(), rooted(value).into())));
-        let path = find(&rooted(&entry.command), root, env.get(OsStr::new("PATH")))?;
-        Ok(Self { path, args: entry.args.iter().map(rooted).collect(), env, directory: root.to_owned() })
+        env.extend(entry.env.iter().map(|(name, value)| (name.into(), places.put_in(value).into())));
+        if let Some(prepared) = places.prepared {
+            env.insert(PREPARED_VARIABLE.into(), prepared.into());
+        }
+        let search = env.get(OsStr::new("PATH")).cloned().unwrap_or_default();
+        let path = find(&places.put_in(&entry.command), key, root, &search)?;
+        interpreter::check(&path, root, &search)?;
+        let args = entry.args.iter().map(|arg| places.put_in(arg)).collect();
+        Ok(Self { path, args, env, directory: root.to_owned() })
     }
 }
 
@@ -114,23 +161,27 @@ fn environment(
     .collect()
 }
 
-fn find(command: &str, root: &Path, search: Option<&OsString>) -> Result<PathBuf, ProgramError> {
+fn find(command: &str, key: &'static str, root: &Path, search: &OsStr) -> Result<PathBuf, ProgramError> {
     if command.contains('/') {
         let path = root.join(command);
         return match (path.is_file(), is_executable(&path)) {
             (true, true) => Ok(path),
-            (true, false) => Err(ProgramError::NotExecutable { path }),
+            (true, false) => Err(ProgramError::NotExecutable { path, key }),
             (false, _) => Err(ProgramError::NotFound { path }),
         };
     }
-    let search = search.cloned().unwrap_or_default();
-    std::env::split_paths(&search)
+    on_path(command, root, search).ok_or_else(|| ProgramError::NotOnPath {
+        command: command.to_owned(),
+        path: search.to_string_lossy().into_owned(),
+        key,
+    })
+}
+
+/// Looks a command up; what stands relative on the PATH is meant from the directory that programs start in.
+pub(super) fn on_path(command: &str, root: &Path, search: &OsStr) -> Option<PathBuf> {
+    std::env::split_paths(search)
         .map(|folder| root.join(folder).join(command))
         .find(|path| path.is_file() && is_executable(path))
-        .ok_or_else(|| ProgramError::NotOnPath {
-            command: command.to_owned(),
-            path: search.to_string_lossy().into_owned(),
-        })
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -163,6 +214,11 @@ pub(super) fn guarded_command(program: &OsStr, args: &[OsString]) -> Command {
     command
 }
 
+/// Makes this process the command's program; returns only the reason why that failed.
+pub(super) fn become_program(command: &mut Command) -> std::io::Error {
+    command.exec()
+}
+
 #[expect(clippy::disallowed_methods, reason = "this is the one place where processes are started")]
 fn command(program: &OsStr) -> Command {
     Command::new(program)
@@ -176,13 +232,17 @@ mod tests {
         Entry { command: command.to_owned(), args: Vec::new(), env: BTreeMap::new() }
     }
 
+    fn resolve(entry: &Entry, root: &Path) -> Result<Program, ProgramError> {
+        Program::resolve(entry, "entry", &Places { root, prepared: None }, &Passed::default())
+    }
+
     #[test]
     fn the_root_is_put_in_everywhere() {
         let root = tempfile::tempdir().unwrap();
         let mut entry = entry("sh");
         entry.args = vec!["${PLUGIN_ROOT}/a:${PLUGIN_ROOT}".to_owned(), "$HOME".to_owned()];
         entry.env.insert("WHERE".to_owned(), "${PLUGIN_ROOT}".to_owned());
-        let program = Program::resolve(&entry, root.path(), &Passed::default()).unwrap();
+        let program = resolve(&entry, root.path()).unwrap();
         let root = root.path().to_string_lossy();
         assert!(program.path.is_absolute());
         assert_eq!(program.args, [format!("{root}/a:{root}"), "$HOME".to_owned()]);
@@ -194,7 +254,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let mut entry = entry("no-such-program");
         entry.env.insert("PATH".to_owned(), "/one:/two".to_owned());
-        let error = Program::resolve(&entry, root.path(), &Passed::default()).unwrap_err();
+        let error = resolve(&entry, root.path()).unwrap_err();
         assert!(
             error
                 .to_string()
@@ -206,10 +266,25 @@ mod tests {
     fn a_file_without_the_mode_says_what_to_do() {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("run.py"), "").unwrap();
-        let error = Program::resolve(&entry("./run.py"), root.path(), &Passed::default()).unwrap_err();
+        let error = resolve(&entry("./run.py"), root.path()).unwrap_err();
         assert!(matches!(error, ProgramError::NotExecutable { .. }), "{error}");
-        let error = Program::resolve(&entry("./gone.py"), root.path(), &Passed::default()).unwrap_err();
+        let error = resolve(&entry("./gone.py"), root.path()).unwrap_err();
         assert!(matches!(error, ProgramError::NotFound { .. }), "{error}");
+    }
+
+    #[test]
+    fn the_prepared_directory_is_put_in_where_it_is_known() {
+        let root = tempfile::tempdir().unwrap();
+        let mut entry = entry("sh");
+        entry.args = vec!["${PLUGIN_PREPARED}/a:${PLUGIN_ROOT}".to_owned()];
+        let rooted = root.path().to_string_lossy().into_owned();
+        let program = resolve(&entry, root.path()).unwrap();
+        assert_eq!(program.args, [format!("${{PLUGIN_PREPARED}}/a:{rooted}")]);
+        assert!(!program.env.contains_key(OsStr::new(PREPARED_VARIABLE)));
+        let places = Places { root: root.path(), prepared: Some(Path::new("/made")) };
+        let program = Program::resolve(&entry, "entry", &places, &Passed::default()).unwrap();
+        assert_eq!(program.args, [format!("/made/a:{rooted}")]);
+        assert_eq!(program.env[OsStr::new(PREPARED_VARIABLE)], "/made");
     }
 
     #[test]

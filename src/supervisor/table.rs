@@ -32,6 +32,12 @@ pub struct PluginEntry {
 pub enum PluginState {
     /// Its first process is starting.
     Starting,
+    /// What it needs is being installed, which may take minutes.
+    Preparing {
+        /// The command, or its last line.
+        progress: Arc<str>,
+        last: Option<Arc<ReadyPlugin>>,
+    },
     Ready(Arc<ReadyPlugin>),
     /// Its process died; another one is started soon, or is starting.
     Restarting {
@@ -58,6 +64,7 @@ impl PluginState {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Starting => "starting",
+            Self::Preparing { .. } => "preparing",
             Self::Ready(_) => "ready",
             Self::Restarting { .. } => "restarting",
             Self::Broken { .. } => "broken",
@@ -70,7 +77,9 @@ impl PluginState {
     /// Returns the last process of it that shook hands, if that is dead.
     pub fn last(&self) -> Option<&ReadyPlugin> {
         match self {
-            Self::Restarting { last, .. } | Self::Broken { last, .. } => last.as_deref(),
+            Self::Preparing { last, .. } | Self::Restarting { last, .. } | Self::Broken { last, .. } => {
+                last.as_deref()
+            }
             _ => None,
         }
     }
@@ -80,6 +89,7 @@ impl PluginState {
         match self {
             Self::Ready(_) => None,
             Self::Starting => Some("it is starting".to_owned()),
+            Self::Preparing { progress, .. } => Some(format!("it is being prepared: {progress}")),
             Self::Restarting { reason, .. } => Some(format!("it is being restarted: {reason}")),
             Self::Broken { reason, .. } => Some(reason.to_string()),
             Self::Untrusted { reason } => Some(reason.to_string()),
@@ -107,9 +117,18 @@ impl ReadyPlugin {
 }
 
 impl PluginTable {
-    /// Says that no plugin is still starting for the first time.
+    /// Says that no plugin is still starting for the first time. One that is being prepared is not waited for: that takes
+    /// as long as an installation takes.
     pub(crate) fn is_settled(&self) -> bool {
         !self.plugins.iter().any(|plugin| matches!(plugin.state, PluginState::Starting))
+    }
+
+    /// Returns the plugins that are being prepared, and how far they are.
+    pub fn preparing(&self) -> impl Iterator<Item = (&PluginName, &str)> {
+        self.plugins.iter().filter_map(|plugin| match &plugin.state {
+            PluginState::Preparing { progress, .. } => Some((&plugin.name, &**progress)),
+            _ => None,
+        })
     }
 }
 

@@ -115,7 +115,11 @@ impl Builder {
         Fingerprint { hash, files: self.files, bytes: self.bytes }
     }
 
-    fn entry(&mut self, root: &Path, relative: &Path) -> Result<(), FingerprintError> {
+    /// Adds one thing of a folder: a file, a folder without what is in it, or a link.
+    ///
+    /// # Errors
+    /// When it cannot be read or checked, or is too much beside what was added.
+    pub fn entry(&mut self, root: &Path, relative: &Path) -> Result<(), FingerprintError> {
         let path = root.join(relative);
         let metadata = path.symlink_metadata().map_err(failed(&path))?;
         self.field(relative.as_os_str().as_bytes());

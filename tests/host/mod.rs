@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use bingo::bridge::PluginOffers;
 use bingo::ports::{CallContext, Notice, Notices, Offers, Snapshot};
 use bingo::supervisor::discovery::{self, Origin, PluginSource};
+use bingo::supervisor::guard::ResourceLimits;
 use bingo::supervisor::limits::Limits;
 use bingo::supervisor::restart::RestartPolicy;
 use bingo::supervisor::{PluginOptions, Supervisor, SupervisorConfig};
@@ -81,6 +82,7 @@ pub(crate) struct Host {
     pub(crate) config: Value,
     pub(crate) deny_unanswered: bool,
     pub(crate) restart: RestartPolicy,
+    pub(crate) resources: ResourceLimits,
 }
 
 pub(crate) struct Running {
@@ -107,6 +109,7 @@ impl Host {
             deny_unanswered: false,
             // Longer than any test: what dies stays away unless a test says otherwise.
             restart: RestartPolicy { delay: Duration::from_secs(1000), ..RestartPolicy::default() },
+            resources: ResourceLimits::default(),
         }
     }
 
@@ -176,6 +179,7 @@ impl Host {
             timeouts: self.limits.clone(),
             deny_unanswered: self.deny_unanswered,
             restart: self.restart.clone(),
+            limits: self.resources.clone(),
             ..PluginOptions::default()
         };
         let options = sources.iter().map(|source| (source.name.to_string(), options.clone())).collect();

@@ -80,6 +80,7 @@ fn trust_project(project: &Project, yes: bool) -> Result<ExitCode, CliError> {
         let (print, root) = (&found.fingerprint, plugin.root.display());
         let hash = print.hash.get(..SHOWN).unwrap_or(&print.hash);
         lines.push(format!("plugin    {} in {root}", plugin.name));
+        lines.extend(found.prepare.iter().map(|prepare| format!("          first runs {prepare}")));
         lines.push(format!("          runs {}", found.command));
         lines.push(format!("          {} files, {} bytes, sha256 {hash}…", print.files, print.bytes));
         examined.push((plugin, found));

@@ -16,6 +16,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
+use super::cgroup::{self, Cgroup, CgroupError};
+use super::resources::{Confines, ResourceLimits};
 use super::tree;
 use super::vitals::Vitals;
 use crate::supervisor::process::{self, Program};
@@ -50,6 +52,8 @@ pub(crate) enum GuardError {
         #[source]
         source: io::Error,
     },
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
     #[error("cannot start the plugin's guard {}", binary.display())]
     Spawn {
         binary: std::path::PathBuf,
@@ -108,26 +112,44 @@ pub(crate) struct Guarded {
     exit: Option<Exit>,
     vitals: Arc<Vitals>,
     grace: Duration,
+    limits: ResourceLimits,
+    /// How many processes of the plugin the system ended for their memory.
+    killed: u64,
+    _cgroup: Option<Cgroup>,
+}
+
+/// How a plugin is guarded.
+pub(crate) struct Manner<'a> {
+    /// Whose settings limit it.
+    pub(crate) plugin: &'a str,
+    /// How long its tree has after TERM.
+    pub(crate) grace: Duration,
+    pub(crate) limits: &'a ResourceLimits,
 }
 
 /// Starts a guard that starts the program.
 ///
 /// # Errors
-/// When the guard cannot be started; that the program cannot is told later, by [`Guarded::exit`].
+/// When the guard cannot be started, or a limit cannot hold here; that the program cannot be started is told later, by
+/// [`Guarded::exit`].
 pub(crate) fn start(
     binary: &Path,
     program: &Program,
-    grace: Duration,
+    manner: &Manner<'_>,
 ) -> Result<(Guarded, Streams), GuardError> {
+    let (grace, limits) = (manner.grace, manner.limits.clone());
+    let cgroup = cgroup::create(manner.plugin, &limits)?;
+    let confines = Confines { limits, cgroup: cgroup.as_ref().map(|cgroup| cgroup.path.clone()) };
     let pipe_error = |source: nix::errno::Errno| GuardError::Pipe { source: source.into() };
     let (lifeline_read, lifeline) = unistd::pipe2(OFlag::O_CLOEXEC).map_err(pipe_error)?;
     let (report, report_write) = unistd::pipe2(OFlag::O_CLOEXEC).map_err(pipe_error)?;
     let report = pipe::Receiver::from_owned_fd(report).map_err(|source| GuardError::Pipe { source })?;
-    let args: [OsString; 4] = [
+    let args: [OsString; 5] = [
         super::SUBCOMMAND.into(),
         lifeline_read.as_raw_fd().to_string().into(),
         report_write.as_raw_fd().to_string().into(),
         grace.as_millis().to_string().into(),
+        serde_json::to_string(&confines).map_err(|error| GuardError::Pipe { source: error.into() })?.into(),
     ];
     let mut command = Command::from(process::guard_command(binary, &args, program));
 
@@ -153,7 +175,10 @@ pub(crate) fn start(
     }
     let report = BufReader::new(report).lines();
     let (lifeline, vitals) = (Some(lifeline), Arc::new(Vitals::new(pid)));
-    let guarded = Guarded { child, pid, lifeline, report, plugin: None, exit: None, vitals, grace };
+    let limits = confines.limits;
+    let (plugin, exit, killed, _cgroup) = (None, None, 0, cgroup);
+    let guarded =
+        Guarded { child, pid, lifeline, report, plugin, exit, vitals, grace, limits, killed, _cgroup };
     Ok((guarded, streams))
 }
 
@@ -161,6 +186,11 @@ impl Guarded {
     /// Returns where the figures of the process are read.
     pub(crate) fn vitals(&self) -> Arc<Vitals> {
         Arc::clone(&self.vitals)
+    }
+
+    /// Returns which limit of the plugin's settings an end comes from, in words, where that is known.
+    pub(crate) fn passed_limit(&self, plugin: &str, exit: &Exit) -> Option<String> {
+        self.limits.passed(plugin, exit, self.killed)
     }
 
     /// Waits until the plugin's own process has ended, whatever it left behind. Cancel-safe.
@@ -180,6 +210,7 @@ impl Guarded {
                     self.plugin = Some(pid);
                     self.vitals.set_plugin(pid);
                 }
+                ("memory", Ok(killed)) => self.killed = u64::try_from(killed).unwrap_or(0),
                 ("exited", Ok(code)) => self.exit = Some(Exit::Code(code)),
                 ("signaled", Ok(number)) => self.exit = Some(Exit::Signal(number)),
                 ("failed", _) => self.exit = Some(Exit::NotStarted { reason: rest.to_owned() }),

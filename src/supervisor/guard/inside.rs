@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
-use std::process::ExitCode;
+use std::path::Path;
+use std::process::{Child, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -14,11 +15,12 @@ use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{self, Pid};
 
-use super::tree;
+use super::resources::Confines;
+use super::{cgroup, limited, tree};
 use crate::supervisor::process;
 
 /// The exit code of a guard that could not do its work, as shells have it for a command that cannot be run.
-const FAILED: u8 = 127;
+pub(super) const FAILED: u8 = 127;
 
 /// How long the tree has after TERM when the host is gone.
 const ALONE: Duration = Duration::from_millis(500);
@@ -48,17 +50,19 @@ struct Args<'a> {
     lifeline: RawFd,
     report: RawFd,
     grace: Duration,
+    confines: Confines,
     program: &'a OsString,
     args: &'a [OsString],
 }
 
 impl<'a> Args<'a> {
     fn parse(args: &'a [OsString]) -> Option<Self> {
-        let [lifeline, report, grace, program, args @ ..] = args else { return None };
+        let [lifeline, report, grace, confines, program, args @ ..] = args else { return None };
         let lifeline = lifeline.to_str()?.parse().ok()?;
         let report = report.to_str()?.parse().ok()?;
         let grace = Duration::from_millis(grace.to_str()?.parse().ok()?);
-        Some(Self { lifeline, report, grace, program, args })
+        let confines = serde_json::from_str(confines.to_str()?).ok()?;
+        Some(Self { lifeline, report, grace, confines, program, args })
     }
 }
 
@@ -70,10 +74,11 @@ fn guard(args: Args<'_>) -> io::Result<Status> {
     unistd::setsid()?;
     prctl::set_child_subreaper(true)?;
 
-    let plugin = match process::guarded_command(args.program, args.args).spawn() {
+    let plugin = match spawn(&args, &report) {
         Ok(child) => Pid::from_raw(child.id().cast_signed()),
         Err(error) => {
             say(&mut report, &format!("failed {error}"));
+            args.confines.cgroup.as_deref().into_iter().for_each(cgroup::remove);
             return Ok(Status::NotStarted);
         }
     };
@@ -93,7 +98,20 @@ fn guard(args: Args<'_>) -> io::Result<Status> {
     unistd::dup2_stdin(&null)?;
     unistd::dup2_stdout(&null)?;
     unistd::dup2_stderr(&null)?;
-    Ok(wait(plugin, report, &stopper))
+    let cgroup = args.confines.cgroup.as_deref();
+    let status = wait(plugin, report, cgroup, &stopper);
+    cgroup.into_iter().for_each(cgroup::remove);
+    Ok(status)
+}
+
+/// Starts the program, by way of a process that limits itself where there are limits.
+fn spawn(args: &Args<'_>, report: &File) -> io::Result<Child> {
+    if args.confines.is_empty() {
+        return process::guarded_command(args.program, args.args).spawn();
+    }
+    // A duplicate is open across `exec`; nothing else starts meanwhile.
+    let report = unistd::dup(report)?;
+    limited::command(report.as_raw_fd(), &args.confines, args.program, args.args).spawn()
 }
 
 /// Closes everything above the three streams except `kept`: whatever was open in the host is not the plugin's.
@@ -140,7 +158,7 @@ fn wishes_to_stop() -> SigSet {
 }
 
 /// Tells the host something: one line in one write, so that nobody reads half of it. A host that is gone hears nothing.
-fn say(report: &mut File, words: &str) {
+pub(super) fn say(report: &mut File, words: &str) {
     let _ = report.write_all(format!("{words}\n").as_bytes());
 }
 
@@ -154,7 +172,7 @@ fn watch(mut lifeline: File, stopper: &Stopper) {
 }
 
 /// Reaps until there is no descendant left, and tells of the plugin's end at once.
-fn wait(plugin: Pid, mut report: File, stopper: &Arc<Stopper>) -> Status {
+fn wait(plugin: Pid, mut report: File, cgroup: Option<&Path>, stopper: &Arc<Stopper>) -> Status {
     let mut status = Status::NotStarted;
     loop {
         let ended = match waitpid(None::<Pid>, None) {
@@ -163,6 +181,10 @@ fn wait(plugin: Pid, mut report: File, stopper: &Arc<Stopper>) -> Status {
             Err(_) => return status,
             Ok(ended) => ended,
         };
+        if ended.pid() == Some(plugin) {
+            let killed = cgroup.map_or(0, cgroup::killed_for_memory);
+            say(&mut report, &format!("memory {killed}"));
+        }
         status = match ended {
             WaitStatus::Exited(pid, code) if pid == plugin => {
                 say(&mut report, &format!("exited {code}"));

@@ -4,7 +4,8 @@
 //! One task a plugin owns all of it and publishes each change. Nothing here waits without heeding orders and the stop of
 //! the host.
 
-use std::pin::pin;
+mod start;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,12 +66,10 @@ struct Serving {
     released: CancellationToken,
 }
 
-/// What came of a candidate.
-enum Tried {
-    /// It is well.
-    Well(Box<(Process, InitializeResult)>),
+/// Why a step of a start did not come to its end. What was begun is gone.
+enum Halt {
     Failed(StartError),
-    /// Something else is to be done first; the candidate is gone.
+    /// Something else is to be done first.
     Told(Option<Order>),
 }
 
@@ -118,60 +117,6 @@ impl Keeper {
             };
         }
         self.answer(Err("the plugin is being stopped".to_owned()));
-    }
-
-    async fn start(&mut self, after: Option<Arc<str>>) -> Phase {
-        self.publish(match &after {
-            None => PluginState::Starting,
-            Some(reason) => self.restarting(reason),
-        });
-        let process = match self.owner.spawn(&self.source).await {
-            Ok(process) => process,
-            Err(error) => return self.refused(&error, None),
-        };
-        match self.shake(process, None).await {
-            Tried::Well(well) => self.ready(*well),
-            Tried::Failed(error) => self.refused(&error, after),
-            Tried::Told(order) => self.obey(order),
-        }
-    }
-
-    /// Shakes hands with a process that was just started. One that serves is watched meanwhile; its death is published.
-    async fn shake(&mut self, mut process: Process, mut serving: Option<&mut Option<Box<Serving>>>) -> Tried {
-        let (owner, source) = (Arc::clone(&self.owner), self.source.clone());
-        let introduction = owner.introduction(&source);
-        let outcome = {
-            let mut shaking = pin!(process.shake(&introduction, &owner.stop));
-            loop {
-                let death = async {
-                    match serving.as_deref_mut() {
-                        Some(Some(serving)) => serving.process.death().await,
-                        _ => std::future::pending().await,
-                    }
-                };
-                tokio::select! {
-                    biased;
-                    result = &mut shaking => break Ok(result),
-                    order = self.orders.recv() => break Err(order),
-                    reason = death => {
-                        let dead = serving.as_deref_mut().and_then(Option::take);
-                        self.publish(self.restarting(&reason));
-                        owner.bury(&source.name, dead.map(|dead| dead.process), &reason);
-                    }
-                }
-            }
-        };
-        let error = match outcome {
-            Ok(Ok(declared)) => return Tried::Well(Box::new((process, declared))),
-            Ok(Err(error)) => Tried::Failed(error),
-            Err(order) => Tried::Told(order),
-        };
-        let reason = match &error {
-            Tried::Failed(error) => error.to_string(),
-            _ => "it was given up before it was ready".to_owned(),
-        };
-        process.destroy(&reason.into()).await;
-        error
     }
 
     /// Lets a process serve.
@@ -353,9 +298,20 @@ impl Keeper {
             Ok(source) => source,
             Err(reason) => return self.kept(serving, &reason),
         };
+        let mut serving = Some(serving);
+        let prepared = self.prepare(&source, Some(&mut serving)).await;
+        let (prepared, serving) = match (prepared, serving) {
+            (Ok(prepared), Some(serving)) => (prepared, serving),
+            // It died meanwhile.
+            (Ok(_), None) => {
+                self.source = source;
+                return Phase::Start { after: Some("it died while it was replaced".into()) };
+            }
+            (Err(halt), serving) => return self.unswapped(halt, serving),
+        };
         if source.manifest.reload == Reload::StopFirst {
             // What could not be started must not end what serves.
-            if let Err(error) = self.owner.program(&source).await {
+            if let Err(error) = self.owner.program(&source, prepared.as_ref()).await {
                 return self.kept(serving, &words(&error));
             }
             let reason: Arc<str> = "it is being replaced".into();
@@ -364,33 +320,36 @@ impl Keeper {
             self.source = source;
             return Phase::Start { after: None };
         }
-        let process = match self.owner.spawn(&source).await {
+        let process = match self.owner.spawn(&source, prepared).await {
             Ok(process) => process,
             Err(error) => return self.kept(serving, &words(&error)),
         };
         let old = std::mem::replace(&mut self.source, source);
         let mut serving = Some(serving);
-        let tried = self.shake(process, Some(&mut serving)).await;
-        match (tried, serving) {
-            (Tried::Well(well), serving) => {
+        match self.shake(process, Some(&mut serving)).await {
+            Ok(well) => {
                 self.deaths.forget();
                 self.restarts += 1;
-                let phase = self.ready(*well);
+                let phase = self.ready(well);
                 serving.into_iter().for_each(|serving| self.retire(serving));
                 phase
             }
-            (Tried::Failed(error), Some(serving)) => {
-                self.source = old;
-                self.kept(serving, &words(&error))
+            Err(halt) => {
+                if serving.is_some() {
+                    self.source = old;
+                }
+                self.unswapped(halt, serving)
             }
-            (Tried::Failed(error), None) => {
-                self.refused(&error, Some("it died while it was replaced".into()))
-            }
-            (Tried::Told(order), Some(serving)) => {
-                self.source = old;
-                self.again(order, serving)
-            }
-            (Tried::Told(order), None) => self.obey(order),
+        }
+    }
+
+    /// What follows when no candidate came to serve; the old process may have died meanwhile.
+    fn unswapped(&mut self, halt: Halt, serving: Option<Box<Serving>>) -> Phase {
+        match (halt, serving) {
+            (Halt::Failed(error), Some(serving)) => self.kept(serving, &words(&error)),
+            (Halt::Failed(error), None) => self.refused(&error, Some("it died while it was replaced".into())),
+            (Halt::Told(order), Some(serving)) => self.again(order, serving),
+            (Halt::Told(order), None) => self.obey(order),
         }
     }
 
