@@ -415,7 +415,7 @@ async fn a_plugin_that_takes_no_input_is_dead() {
         .await;
     running.pid("closed").await;
     let error = running.call(json!({})).await.unwrap_err();
-    assert_eq!(error.message, "p: tool/call failed (sent, no answer): it closed its stdin");
+    assert_eq!(error.message, "p: tool/call failed (never sent): it closed its stdin");
 }
 
 #[tokio::test]
