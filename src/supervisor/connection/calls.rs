@@ -168,13 +168,14 @@ impl Calls {
     /// Registers a tool call under its name, or under a fresh one when that name is running already.
     pub(super) fn add_tool(&self, name: &str, route: Arc<ProgressRoute>) -> String {
         let mut state = self.lock();
-        let free = |name: &String| !state.tools.contains_key(name);
-        let name = std::iter::once(name.to_owned())
-            .chain((2u32..).map(|number| format!("{name}#{number}")))
-            .find(free)
-            .expect("the numbers do not end");
-        state.tools.insert(name.clone(), route);
-        name
+        let mut free = name.to_owned();
+        while state.tools.contains_key(&free) {
+            // A number that was not given out yet: with small ones many calls of one name would try all of them.
+            state.last += 1;
+            free = format!("{name}#{}", state.last);
+        }
+        state.tools.insert(free.clone(), route);
+        free
     }
 
     pub(super) fn end_tool(&self, name: &str) {

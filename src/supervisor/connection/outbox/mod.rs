@@ -211,6 +211,8 @@ pub(super) async fn write(outbox: Arc<Outbox>, tell_dropped: impl Fn(u64)) -> st
             return Ok(());
         }
         outbox.ready.notified().await;
+        // Whoever is about to send goes first, so that one write takes it too.
+        tokio::task::yield_now().await;
     }
 }
 

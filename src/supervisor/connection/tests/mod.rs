@@ -446,7 +446,7 @@ async fn progress_reaches_its_call_and_names_stay_apart() {
     };
     let first = wire.connection.watch_tool("c", sink("first"), None);
     let second = wire.connection.watch_tool("c", sink("second"), None);
-    assert_eq!((first.call_id.as_str(), second.call_id.as_str()), ("c", "c#2"));
+    assert_eq!((first.call_id.as_str(), second.call_id.as_str()), ("c", "c#1"));
     let mut params = ToolCallParams {
         call_id: first.call_id.clone(),
         name: "t".to_owned(),
@@ -462,7 +462,7 @@ async fn progress_reaches_its_call_and_names_stay_apart() {
         json!({"jsonrpc": "2.0", "method": "tool/progress", "params": {"callId": id, "tail": "x"}})
             .to_string()
     };
-    wire.plugin.say(&progress("c#2")).await;
+    wire.plugin.say(&progress("c#1")).await;
     wire.plugin.say(&progress("c")).await;
     wire.plugin.settle().await;
     drop(first);
