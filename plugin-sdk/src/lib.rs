@@ -56,7 +56,7 @@
 //! let call = r#"{"jsonrpc":"2.0","id":2,"method":"tool/call","params":{"callId":"c1","name":"shout","input":{"text":"hey"},"cwd":"/","session":"s","turn":"t"}}"#;
 //! writer.write_all(format!("{call}\n").as_bytes()).await.unwrap();
 //! let answer = lines.next_line().await.unwrap().unwrap();
-//! assert!(answer.contains(r#"{"text":"HEY","type":"text"}"#), "{answer}");
+//! assert!(answer.contains(r#"{"type":"text","text":"HEY"}"#), "{answer}");
 //!
 //! writer.shutdown().await.unwrap();
 //! serving.await.unwrap().unwrap();

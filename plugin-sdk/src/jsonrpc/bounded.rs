@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::cut::{self, Piece, SLACK, Span};
 
 /// The most bytes that a line and its value may take together, as far as they are there at the same time.
-const MAX_WEIGHT: usize = 28 * 1024 * 1024;
+pub(super) const MAX_WEIGHT: usize = 28 * 1024 * 1024;
 
 /// Lines from this length on are read with care for what is held twice.
 const LARGE: usize = 1024 * 1024;
@@ -35,24 +35,25 @@ pub(super) enum Refusal {
 
 /// Returns the value that a line holds.
 pub(super) fn value(line: &[u8]) -> Result<Value, Refusal> {
-    build(line, Budget::new(line.len(), Vec::new()))
+    build(line, Budget::new(MAX_WEIGHT, line.len(), Vec::new()))
 }
 
-/// Returns the value that a line holds, and the line without the long strings that the value has now.
-pub(super) fn owned_value(line: String) -> (String, Result<Value, Refusal>) {
+/// Returns the value that a line holds, and the line without the long strings that the value has now; both take `most`
+/// bytes together.
+pub(super) fn owned_value(line: String, most: usize) -> (String, Result<Value, Refusal>) {
     if line.len() >= LARGE {
-        return large_value(line, LONG);
+        return large_value(line, LONG, most);
     }
-    let value = value(line.as_bytes());
+    let value = build(line.as_bytes(), Budget::new(most, line.len(), Vec::new()));
     (line, value)
 }
 
-fn large_value(line: String, long: usize) -> (String, Result<Value, Refusal>) {
+fn large_value(line: String, long: usize, most: usize) -> (String, Result<Value, Refusal>) {
     let spans = cut::long_strings(line.as_bytes(), long);
     let taken: usize = spans.iter().map(|span| span.len()).sum();
     // For less the copy of the rest would cost more than it saves.
     if taken * 3 < line.len() * 2 {
-        let mut budget = Budget::new(line.len(), Vec::new());
+        let mut budget = Budget::new(most, line.len(), Vec::new());
         budget.take(scratch(line.as_bytes(), &spans));
         let value = build(line.as_bytes(), budget);
         return (line, value);
@@ -60,7 +61,8 @@ fn large_value(line: String, long: usize) -> (String, Result<Value, Refusal>) {
     let (rest, pieces) = cut::cut(line.into_bytes(), &spans);
     drop(spans);
     let rest = String::from_utf8(rest).expect("a text without some of its strings is a text");
-    let value = unescape(pieces).and_then(|strings| build(rest.as_bytes(), Budget::new(rest.len(), strings)));
+    let value =
+        unescape(pieces).and_then(|strings| build(rest.as_bytes(), Budget::new(most, rest.len(), strings)));
     (rest, value)
 }
 
@@ -105,8 +107,8 @@ struct Budget {
 }
 
 impl Budget {
-    fn new(line: usize, strings: Vec<Numbered>) -> Self {
-        let mut budget = Self { left: Some(MAX_WEIGHT), values: 0, seen: 0, strings };
+    fn new(most: usize, line: usize, strings: Vec<Numbered>) -> Self {
+        let mut budget = Self { left: Some(most), values: 0, seen: 0, strings };
         // One may keep the room of its line; memory that was never touched is not there.
         let strings =
             budget.strings.iter().map(|(_, string)| block(string.capacity().min(string.len() + SLACK)));
@@ -279,7 +281,7 @@ mod tests {
     fn lines_of_tiny_values_are_refused() {
         for unit in ["1,", "[],", r#"{"":0},"#, r#""","#, r#""xyz\n","#, r#"[[1]],"#, r#"{"abc":{"d":[]}},"#]
         {
-            let (rest, value) = owned_value(filled(unit));
+            let (rest, value) = owned_value(filled(unit), MAX_WEIGHT);
             assert!(matches!(value, Err(Refusal::TooHeavy(_))), "{unit}");
             assert_eq!(rest.len(), filled(unit).len());
         }
@@ -299,13 +301,13 @@ mod tests {
             // As lines come: with room for twice the longest.
             let mut roomy = String::with_capacity(2 * MAX_LINE + 1);
             roomy.push_str(&line);
-            let (rest, value) = owned_value(roomy);
+            let (rest, value) = owned_value(roomy, MAX_WEIGHT);
             let value = value.unwrap();
             assert!(rest.len() < line.len() / 10);
             assert_eq!(value, serde_json::from_str::<Value>(&line).unwrap());
         }
         let digits = format!("[{}]", "1".repeat(MAX_LINE - 2));
-        assert!(matches!(owned_value(digits).1, Err(Refusal::TooHeavy(_))));
+        assert!(matches!(owned_value(digits, MAX_WEIGHT).1, Err(Refusal::TooHeavy(_))));
     }
 
     fn any_value() -> impl Strategy<Value = Value> {
@@ -328,7 +330,7 @@ mod tests {
     fn compare(line: &str, long: usize) -> Result<(), TestCaseError> {
         let plain =
             serde_json::from_str::<Value>(line).map_err(|error| error.is_eof() && line.starts_with('{'));
-        let cut = large_value(line.to_owned(), long).1.map_err(|refusal| match refusal {
+        let cut = large_value(line.to_owned(), long, MAX_WEIGHT).1.map_err(|refusal| match refusal {
             Refusal::NotJson { cut, .. } => cut,
             Refusal::TooHeavy(_) => panic!("{line} is not heavy"),
         });

@@ -115,7 +115,9 @@ fn give_back(text: &mut Vec<u8>, resident: &mut usize) {
 /// # Errors
 /// When the text may not stand in a JSON string.
 pub(super) fn unescape(mut text: Vec<u8>) -> Result<String, &'static str> {
-    if text.iter().any(|byte| *byte < b' ') {
+    // Chunk by chunk without a way out in between, which compiles to few instructions.
+    let has_control = |chunk: &[u8]| chunk.iter().fold(false, |found, byte| found | (*byte < b' '));
+    if text.chunks(64).any(has_control) {
         return Err("a control character is in a string");
     }
     let mut resident = text.len();

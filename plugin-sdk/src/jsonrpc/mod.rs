@@ -159,23 +159,35 @@ impl Message {
     /// Does what `parse_bounded` does, and uses the line's memory: long strings of a long line move into the message.
     /// Returns the line too, where `"…"` stands for those.
     pub fn parse_owned(line: String) -> (String, Result<Self, MessageError>) {
-        let (rest, value) = bounded::owned_value(line);
+        let (rest, value) = bounded::owned_value(line, bounded::MAX_WEIGHT);
         let message = Self::from_bounded(rest.as_bytes(), value);
         (rest, message)
     }
 
+    /// Does what `parse` does, and uses the line's memory as `parse_owned` does. For a peer that may send anything.
+    pub(crate) fn parse_trusted(line: String) -> (String, Result<Self, MessageError>) {
+        let (rest, value) = bounded::owned_value(line, usize::MAX);
+        let message =
+            value.map_err(|refusal| Self::refused(rest.as_bytes(), refusal)).and_then(Self::from_value);
+        (rest, message)
+    }
+
     fn from_bounded(line: &[u8], value: Result<Value, Refusal>) -> Result<Self, MessageError> {
-        let message = match value {
-            Ok(value) => Self::from_value(value)?,
-            Err(Refusal::NotJson { reason, cut }) => return Err(MessageError::NotJson { reason, cut }),
-            Err(Refusal::TooHeavy(reason)) => {
-                let stands_for_another = |id: &RequestId| *id == RequestId::Text(cut::PLACEHOLDER.to_owned());
-                let id = Outline::of(line).id.filter(|id| !stands_for_another(id));
-                return Err(MessageError::NotMessage { id, reason });
-            }
-        };
+        let value = value.map_err(|refusal| Self::refused(line, refusal))?;
+        let message = Self::from_value(value)?;
         message.check_depth()?;
         Ok(message)
+    }
+
+    fn refused(line: &[u8], refusal: Refusal) -> MessageError {
+        match refusal {
+            Refusal::NotJson { reason, cut } => MessageError::NotJson { reason, cut },
+            Refusal::TooHeavy(reason) => {
+                let stands_for_another = |id: &RequestId| *id == RequestId::Text(cut::PLACEHOLDER.to_owned());
+                let id = Outline::of(line).id.filter(|id| !stands_for_another(id));
+                MessageError::NotMessage { id, reason }
+            }
+        }
     }
 
     fn check_depth(&self) -> Result<(), MessageError> {
@@ -252,21 +264,17 @@ impl Message {
     /// Returns the message as one line without its newline.
     pub fn to_line(&self) -> String {
         match self {
-            Self::Request { id, method, params } => to_line(&Out::request(id, method, params)),
+            Self::Request { id, method, params } => to_line(&Out::<_, Value>::request(id, method, params)),
             Self::Notification { method, params } => notification_line(method, params),
-            Self::Response { id, outcome: Ok(result) } => {
-                to_line(&Out { result: Some(result), ..Out::answer(id) })
-            }
-            Self::Response { id, outcome: Err(error) } => {
-                to_line(&Out { error: Some(error), ..Out::answer(id) })
-            }
+            Self::Response { id, outcome: Ok(result) } => result_line(id, result),
+            Self::Response { id, outcome: Err(error) } => error_line(id, error),
         }
     }
 }
 
 /// A message as it goes out, borrowed: what it carries may be large. The members stand in the order of their names.
 #[derive(Serialize)]
-struct Out<'a, P> {
+struct Out<'a, P, R> {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a RpcError>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -277,10 +285,10 @@ struct Out<'a, P> {
     #[serde(skip_serializing_if = "Option::is_none")]
     params: Option<&'a P>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<&'a Value>,
+    result: Option<&'a R>,
 }
 
-impl<'a, P> Out<'a, P> {
+impl<'a, P, R> Out<'a, P, R> {
     fn empty() -> Self {
         Self { error: None, id: None, jsonrpc: "2.0", method: None, params: None, result: None }
     }
@@ -290,7 +298,7 @@ impl<'a, P> Out<'a, P> {
     }
 }
 
-impl<'a> Out<'a, Value> {
+impl<'a, R> Out<'a, Value, R> {
     fn answer(id: &'a RequestId) -> Self {
         Self { id: Some(id), ..Self::empty() }
     }
@@ -302,7 +310,17 @@ fn to_line(message: &impl Serialize) -> String {
 
 /// Returns the line of a notification whose params are not a JSON value yet.
 pub(crate) fn notification_line(method: &str, params: &impl Serialize) -> String {
-    to_line(&Out { method: Some(method), params: Some(params), ..Out::empty() })
+    to_line(&Out::<_, Value> { method: Some(method), params: Some(params), ..Out::empty() })
+}
+
+/// Returns the line of a response whose result is not a JSON value yet.
+pub(crate) fn result_line(id: &RequestId, result: &impl Serialize) -> String {
+    to_line(&Out { result: Some(result), ..Out::answer(id) })
+}
+
+/// Returns the line of a response that is an error.
+pub(crate) fn error_line(id: &RequestId, error: &RpcError) -> String {
+    to_line(&Out::<_, Value> { error: Some(error), ..Out::answer(id) })
 }
 
 /// Returns a value for a complaint, which shall not be as long as the message.

@@ -17,7 +17,7 @@ use tokio::task::{self, JoinError, JoinSet};
 use tokio_util::codec::Decoder;
 use tokio_util::sync::CancellationToken;
 
-use super::context::{Link, to_value};
+use super::context::Link;
 use super::host::{Host, Waiting};
 use super::{Plugin, QUEUE, ServeError, StreamContext, ToolContext};
 use crate::calls::{
@@ -25,7 +25,9 @@ use crate::calls::{
     ServiceCallResult, ToolCallResult, methods, notifications,
 };
 use crate::handshake::{InitializeParams, InitializeResult};
-use crate::jsonrpc::{Message, MessageError, Method, Notice, RequestId, RpcError, code};
+use crate::jsonrpc::{
+    Message, MessageError, Method, Notice, RequestId, RpcError, code, error_line, result_line,
+};
 use crate::ndjson::{Line, NdjsonCodec, Outline};
 use crate::provider::ProviderStreamResult;
 
@@ -194,7 +196,8 @@ impl<P: Plugin> Server<P> {
                 return self.skip(id, code::PARSE_ERROR, format!("a line of {length} bytes"));
             }
         };
-        match Message::parse(text.as_bytes()) {
+        let (text, message) = Message::parse_trusted(text);
+        match message {
             Ok(Message::Request { id, method, params }) => self.request(id, method, params),
             Ok(Message::Notification { method, params }) => self.notification(&method, params),
             Ok(Message::Response { id, outcome }) => {
@@ -233,13 +236,14 @@ impl<P: Plugin> Server<P> {
         let running = Running { id: id.clone(), key, cancel };
         let handle = self.tasks.spawn(async move {
             let output = link.output.clone();
-            let outcome = if again {
+            let answered = if again {
                 Err(RpcError::new(code::INVALID_REQUEST, "`initialize` came a second time"))
             } else {
-                dispatch(&*plugin, &method, params, link).await
+                dispatch(&*plugin, &method, Asked { id: &id, params }, link).await
             };
+            let line = answered.unwrap_or_else(|error| error_line(&id, &error));
             // A writer that is gone ends the loop; there is nobody to tell.
-            let _ = output.send(Message::Response { id, outcome }.to_line()).await;
+            let _ = output.send(line).await;
         });
         self.running.insert(handle.id(), running);
     }
@@ -347,56 +351,68 @@ fn alarm(duration: Duration) -> oneshot::Receiver<()> {
     rx
 }
 
-async fn dispatch<P: Plugin>(plugin: &P, method: &str, params: Value, link: Link) -> Result<Value, RpcError> {
+/// What a request holds beside its method.
+struct Asked<'a> {
+    id: &'a RequestId,
+    params: Value,
+}
+
+/// Serves a request; returns the line of its result.
+async fn dispatch<P: Plugin>(
+    plugin: &P,
+    method: &str,
+    asked: Asked<'_>,
+    link: Link,
+) -> Result<String, RpcError> {
     match method {
-        methods::Initialize::NAME => initialize(plugin, params).await,
+        methods::Initialize::NAME => initialize(plugin, asked).await,
         methods::CallTool::NAME => {
-            typed::<methods::CallTool, _>(params, |params| async {
+            typed::<methods::CallTool, _>(asked, |params| async {
                 let context = ToolContext { call: params.call_id.clone(), link };
                 Ok(ToolCallResult { output: plugin.call_tool(params, context).await? })
             })
             .await
         }
         methods::RunCommand::NAME => {
-            typed::<methods::RunCommand, _>(params, |params| async {
+            typed::<methods::RunCommand, _>(asked, |params| async {
                 Ok(CommandRunResult { outcome: plugin.run_command(params).await? })
             })
             .await
         }
         methods::CompleteCommand::NAME => {
-            typed::<methods::CompleteCommand, _>(params, |params| plugin.complete_command(params)).await
+            typed::<methods::CompleteCommand, _>(asked, |params| plugin.complete_command(params)).await
         }
         methods::StreamProvider::NAME => {
-            typed::<methods::StreamProvider, _>(params, |params| async {
+            typed::<methods::StreamProvider, _>(asked, |params| async {
                 let context = StreamContext { call: params.call.clone(), link };
                 Ok(ProviderStreamResult { error: plugin.stream_provider(params, context).await.err() })
             })
             .await
         }
-        _ => dispatch_rest(plugin, method, params).await,
+        _ => dispatch_rest(plugin, method, asked).await,
     }
 }
 
 /// Serves the methods that need no way out of their call.
-async fn dispatch_rest<P: Plugin>(plugin: &P, method: &str, params: Value) -> Result<Value, RpcError> {
+async fn dispatch_rest<P: Plugin>(plugin: &P, method: &str, asked: Asked<'_>) -> Result<String, RpcError> {
     match method {
         methods::ContributeContext::NAME => {
-            typed::<methods::ContributeContext, _>(params, |params| async {
+            typed::<methods::ContributeContext, _>(asked, |params| async {
                 Ok(ContextContributeResult { pieces: plugin.contribute_context(params).await? })
             })
             .await
         }
         methods::Compact::NAME => {
-            typed::<methods::Compact, _>(params, |params| async {
+            typed::<methods::Compact, _>(asked, |params| async {
                 Ok(CompactorCompactResult { compaction: plugin.compact(params).await? })
             })
             .await
         }
         methods::DecideHook::NAME => {
-            typed::<methods::DecideHook, _>(params, |params| plugin.decide_hook(params)).await
+            typed::<methods::DecideHook, _>(asked, |params| plugin.decide_hook(params)).await
         }
         methods::CallService::NAME => {
-            typed::<methods::CallService, _>(params, |params| async {
+            typed::<methods::CallService, _>(asked, |params| async {
                 Ok(ServiceCallResult { result: plugin.call_service(params).await? })
             })
             .await
@@ -406,31 +422,31 @@ async fn dispatch_rest<P: Plugin>(plugin: &P, method: &str, params: Value) -> Re
 }
 
 /// Compares the protocol numbers before anything else is read: another protocol may have other params.
-async fn initialize<P: Plugin>(plugin: &P, params: Value) -> Result<Value, RpcError> {
-    if let Some(theirs) = params.get("protocol").and_then(Value::as_u64)
+async fn initialize<P: Plugin>(plugin: &P, asked: Asked<'_>) -> Result<String, RpcError> {
+    if let Some(theirs) = asked.params.get("protocol").and_then(Value::as_u64)
         && theirs != u64::from(PROTOCOL)
     {
         let message =
             format!("this plugin speaks plugin protocol {PROTOCOL}, the host speaks protocol {theirs}");
         return Err(RpcError::new(code::INVALID_PARAMS, message));
     }
-    typed::<methods::Initialize, _>(params, |params: InitializeParams| async {
+    typed::<methods::Initialize, _>(asked, |params: InitializeParams| async {
         let result = plugin.initialize(params).await?;
         Ok(InitializeResult { protocol: PROTOCOL, ..result })
     })
     .await
 }
 
-/// Reads a method's params, runs it, and writes its result.
-async fn typed<M, F>(params: Value, run: impl FnOnce(M::Params) -> F) -> Result<Value, RpcError>
+/// Reads a method's params, runs it, and returns the line of its result.
+async fn typed<M, F>(asked: Asked<'_>, run: impl FnOnce(M::Params) -> F) -> Result<String, RpcError>
 where
     M: Method,
     F: Future<Output = Result<M::Result, RpcError>>,
 {
-    let params = M::Params::deserialize(params).map_err(|error| {
+    let params = M::Params::deserialize(asked.params).map_err(|error| {
         RpcError::new(code::INVALID_PARAMS, format!("the params of `{}` do not fit: {error}", M::NAME))
     })?;
-    Ok(to_value(&run(params).await?))
+    Ok(result_line(asked.id, &run(params).await?))
 }
 
 /// Tells the host's log. A stderr that is gone changes nothing.
