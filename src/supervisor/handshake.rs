@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bingo_plugin_sdk::calls::methods::Initialize;
 use bingo_plugin_sdk::handshake::{InitializeParams, InitializeResult};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::connection::{CallFailure, Connection};
 use super::limits::words;
@@ -39,24 +39,18 @@ pub(super) async fn shake(
     let limits = connection.limits();
     let started = Instant::now();
     let mut pending = connection.begin::<Initialize>(params).map_err(HandshakeError::from)?;
-    let response = pending.response();
-    tokio::pin!(response);
-    loop {
-        let silent = tail.touched() + limits.handshake;
-        let slow = started + limits.first_start;
-        tokio::select! {
-            result = &mut response => {
-                let declared = result?;
-                return unfit_name(&declared).map_or(Ok(declared), Err);
-            }
-            () = sleep_until(silent.min(slow)) => {}
+    let clock = connection.clock();
+    tokio::select! {
+        biased;
+        result = pending.response() => {
+            let declared = result?;
+            unfit_name(&declared).map_or(Ok(declared), Err)
         }
-        let now = Instant::now();
-        if now >= slow {
-            return Err(HandshakeError::Slow { after: limits.first_start });
+        () = clock.passed(|| started, limits.first_start) => {
+            Err(HandshakeError::Slow { after: limits.first_start })
         }
-        if now >= tail.touched() + limits.handshake {
-            return Err(HandshakeError::Silent { after: limits.handshake });
+        () = clock.passed(|| tail.touched(), limits.handshake) => {
+            Err(HandshakeError::Silent { after: limits.handshake })
         }
     }
 }
