@@ -84,3 +84,32 @@ impl From<super::connection::CallError> for HandshakeError {
         Self::Call { failure: error.failure }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::super::limits::Limits;
+    use super::super::testing::{self, Debuggee, Heard};
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn neither_limit_of_a_handshake_passes_while_a_debugger_holds_the_process() {
+        let wire = testing::wire("p", Limits::default(), Arc::new(Heard::default()));
+        let (connection, tail) = (wire.connection, Tail::new());
+        let debuggee = Debuggee::of(&connection);
+        debuggee.attach();
+        let params = serde_json::from_value(json!({
+            "protocol": 5, "pluginRoot": "/", "env": {"home": "/", "configDir": "/", "dataDir": "/"},
+        }))
+        .unwrap();
+        let shaking = tokio::spawn(async move { shake(&connection, &params, &tail).await });
+        tokio::time::sleep(Duration::from_secs(1000)).await;
+        debuggee.detach();
+        let begun = Instant::now();
+        assert!(matches!(shaking.await.unwrap(), Err(HandshakeError::Silent { .. })));
+        assert!((9..=11).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    }
+}

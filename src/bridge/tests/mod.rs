@@ -1,8 +1,10 @@
 //! Bridges over a pair in memory: the test is the plugin.
 
 mod context;
+mod debugger;
 mod routing;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bingo_plugin_sdk::event::{ErrorCode, KernelError};
