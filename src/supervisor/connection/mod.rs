@@ -23,8 +23,8 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bingo_plugin_sdk::ids::{Generation, PluginName};
