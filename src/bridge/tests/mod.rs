@@ -242,6 +242,28 @@ async fn progress_keeps_a_long_tool_alive() {
     assert_eq!((&cancel["method"], &cancel["params"]), (&json!("tool/cancel"), &json!({"callId": "c"})));
 }
 
+#[tokio::test(start_paused = true)]
+async fn service_calls_that_overlap_stop_the_clock_of_a_silent_tool_once() {
+    let mut plugin = Plugin::new();
+    let begun = tokio::time::Instant::now();
+    let call = tokio::spawn(plugin.call_tool());
+    plugin.hear().await;
+    let connection = &plugin.wire.connection;
+    let pause = |secs| tokio::time::sleep(Duration::from_secs(secs));
+    for _ in 0..3 {
+        pause(100).await;
+        let first = connection.open_call();
+        pause(10).await;
+        let second = connection.open_call();
+        pause(10).await;
+        drop(first);
+        pause(10).await;
+        drop(second);
+    }
+    assert_eq!(call.await.unwrap().unwrap_err().code, ErrorCode::Timeout);
+    assert_eq!(begun.elapsed().as_secs(), 690);
+}
+
 #[tokio::test]
 async fn a_tool_call_that_is_dropped_is_told_to_the_plugin() {
     let mut plugin = Plugin::new();

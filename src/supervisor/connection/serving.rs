@@ -11,7 +11,6 @@ use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::jsonrpc::{Message, Method, RequestId, RpcError, code};
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::calls::{ProgressRoute, Route};
@@ -167,7 +166,7 @@ impl Connection {
     /// Says that a service call of the plugin is open, until the guard is dropped: its tools are not idle then.
     pub(crate) fn open_call(&self) -> OpenCall {
         self.shared.calling.enter();
-        OpenCall { shared: Arc::clone(&self.shared), begun: Instant::now() }
+        OpenCall { shared: Arc::clone(&self.shared) }
     }
 
     /// Returns how many questions of the plugin wait for a person.
@@ -233,13 +232,12 @@ impl Drop for OpenAsk {
 /// A service call that a plugin made and that is not answered.
 pub(crate) struct OpenCall {
     shared: Arc<Shared>,
-    begun: Instant,
 }
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        // The clocks stood still, no more: else a tool that hangs would live for as long as its plugin calls anything.
-        self.shared.calls.shift_tools(self.begun.elapsed());
-        self.shared.calling.leave();
+        // The clocks stood still from the first of calls that overlap to the last, no more: else a tool that hangs would
+        // live for as long as its plugin calls anything.
+        self.shared.calling.leave_with(|open| self.shared.calls.shift_tools(open));
     }
 }
