@@ -61,25 +61,15 @@ impl Shared {
     /// Takes a request of the plugin.
     pub(super) fn take_request(self: &Arc<Self>, id: RequestId, method: &str, params: Value) {
         let account = (method == methods::CallService::NAME).then(|| self.counters.served());
-        let served = match self.incoming_call(method, params) {
-            Ok(call) => {
-                let served = self.serve(call);
-                if matches!(served, Served::Now(Err(_))) {
-                    self.strays.waste();
-                }
-                served
+        match self.incoming_call(method, params).map(|call| self.serve(call)) {
+            Ok(Served::Now(outcome)) => self.answer_call(id, outcome, account),
+            Ok(Served::Later(future)) => self.serve_later(id, future, account),
+            // The plugin is answered; of what can never be right its author is told too.
+            Err(error) if matches!(error.code, code::METHOD_NOT_FOUND | code::INVALID_PARAMS) => {
+                self.strays.note(Stray::Request, &error.message);
+                self.send_answer(id, Err(error), account);
             }
-            Err(error) => {
-                // The plugin is answered; of what can never be right its author is told too.
-                if matches!(error.code, code::METHOD_NOT_FOUND | code::INVALID_PARAMS) {
-                    self.strays.note(Stray::Request, &error.message);
-                }
-                Served::Now(Err(error))
-            }
-        };
-        match served {
-            Served::Now(outcome) => self.answer_call(id, outcome, account),
-            Served::Later(future) => self.serve_later(id, future, account),
+            Err(error) => self.answer_call(id, Err(error), account),
         }
     }
 
@@ -130,7 +120,15 @@ impl Shared {
         });
     }
 
+    /// Answers a call; one that failed was of no use, at once or later.
     fn answer_call(&self, id: RequestId, outcome: Result<Value, RpcError>, account: Option<Account>) {
+        if outcome.is_err() {
+            self.strays.waste();
+        }
+        self.send_answer(id, outcome, account);
+    }
+
+    fn send_answer(&self, id: RequestId, outcome: Result<Value, RpcError>, account: Option<Account>) {
         if let Some(account) = account {
             account.served(&outcome);
         }
