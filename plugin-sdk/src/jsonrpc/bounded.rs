@@ -1,6 +1,7 @@
 //! Reads a line into a value whose memory is counted while it grows, so that a line of tiny values is no bomb.
 
 use std::fmt;
+use std::hint::black_box;
 use std::mem::size_of;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -16,6 +17,9 @@ const LARGE: usize = 1024 * 1024;
 
 /// Strings from this length on leave a large line before it is parsed.
 const LONG: usize = 256;
+
+/// The most room that is kept below the strings that leave a line.
+const PLACE: usize = 64 * 1024;
 
 /// What the allocator takes beside a block.
 const BLOCK: usize = 16;
@@ -71,10 +75,15 @@ fn large_value(line: String, long: usize) -> (String, Result<Value, Refusal>) {
         let value = build(line.as_bytes(), budget);
         return (line, value);
     }
+    // Below the strings a place is kept for the small blocks of the value: above them they would keep the allocator from
+    // giving back what the strings leave.
+    let place = Vec::<u8>::with_capacity(PLACE.min(4 * (line.len() - taken)));
     let (rest, pieces) = cut::cut(line.into_bytes(), &spans);
     drop(spans);
     let rest = String::from_utf8(rest).expect("a text without some of its strings is a text");
-    let value = unescape(pieces).and_then(|strings| build(rest.as_bytes(), Budget::new(rest.len(), strings)));
+    let strings = unescape(pieces);
+    drop(black_box(place));
+    let value = strings.and_then(|strings| build(rest.as_bytes(), Budget::new(rest.len(), strings)));
     (rest, value)
 }
 
