@@ -191,8 +191,8 @@ pub struct OutlineScan {
     id: Option<Vec<u8>>,
     has_method: bool,
     is_object: bool,
-    /// It does not begin as an object does.
-    hopeless: bool,
+    /// The rest shows nothing: the object has ended, or it does not begin as one does.
+    over: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -210,7 +210,7 @@ impl OutlineScan {
     /// Reads the next piece.
     pub fn feed(&mut self, mut bytes: &[u8]) {
         while let Some((&byte, rest)) = bytes.split_first() {
-            if self.hopeless {
+            if self.over {
                 return;
             }
             bytes = rest;
@@ -252,8 +252,18 @@ impl OutlineScan {
         }
     }
 
+    /// Takes a byte before the object: white space and a byte-order mark may stand there.
+    fn first_byte(&mut self, byte: u8) {
+        match byte {
+            b'{' => (self.is_object, self.depth) = (true, 1),
+            b'\xef' | b'\xbb' | b'\xbf' => {}
+            _ => self.over = !byte.is_ascii_whitespace(),
+        }
+    }
+
     fn plain_byte(&mut self, byte: u8) {
         match byte {
+            _ if self.depth == 0 => self.first_byte(byte),
             b'"' => {
                 self.in_string = true;
                 if self.value_of.is_none() {
@@ -266,23 +276,17 @@ impl OutlineScan {
                 self.value_of = Some(self.key);
                 self.token.clear();
             }
-            b'{' | b'[' => {
-                self.is_object |= self.depth == 0 && byte == b'{';
-                self.depth = self.depth.saturating_add(1);
-            }
+            b'{' | b'[' => self.depth = self.depth.saturating_add(1),
             b',' | b'}' | b']' => {
                 if self.depth == 1 {
                     self.end_member();
                 }
                 if byte != b',' {
-                    self.depth = self.depth.saturating_sub(1);
+                    self.depth -= 1;
+                    self.over = self.depth == 0;
                 }
             }
-            _ => {
-                // A byte-order mark may come before the object.
-                self.hopeless = self.depth == 0 && byte.is_ascii() && !byte.is_ascii_whitespace();
-                self.keep(byte);
-            }
+            _ => self.keep(byte),
         }
     }
 
@@ -363,8 +367,33 @@ mod tests {
                 assert_eq!(outline.id, Some(RequestId::Number(1)), "{line}");
             }
         }
-        assert!(Outline::of(br#"["method":1]"#).has_method);
         assert!(Outline::of(b"{").is_object);
+    }
+
+    #[test]
+    fn what_stands_behind_the_object_does_not_count() {
+        for rest in [r#"{"id":2,"method":"x"}"#, r#" {"id":2}"#, r#","id":2}"#, r#"}{"id":2}"#, r#"]"id":2,"#]
+        {
+            let found = Outline { is_object: true, id: Some(RequestId::Number(1)), has_method: false };
+            assert_eq!(Outline::of(format!(r#"{{"id":1,"a":[{{}}]}}{rest}"#).as_bytes()), found, "{rest}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_begin_as_an_object_shows_nothing() {
+        for line in [
+            r#"["id":9,"method":1]"#,
+            r#"["id":9"#,
+            r#"[]{"id":9}"#,
+            r#""a"{"id":9}"#,
+            r#"}{"id":9}"#,
+            r#",{"id":9}"#,
+            r#":{"id":9}"#,
+            r#"é{"id":9}"#,
+            r#""id":9,"#,
+        ] {
+            assert_eq!(Outline::of(line.as_bytes()), Outline::default(), "{line}");
+        }
     }
 
     #[test]

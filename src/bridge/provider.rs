@@ -6,7 +6,6 @@ use bingo_plugin_sdk::handshake::ProviderSpec;
 use bingo_plugin_sdk::provider::{
     ModelEvent, ModelRequest, ProviderCancelParams, ProviderError, ProviderStreamParams, ProviderStreamResult,
 };
-use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::{BoxFuture, CallContext, ModelStream, Provider};
@@ -121,21 +120,22 @@ impl PluginStream {
     }
 
     async fn woken(&mut self) -> Woken {
-        let deadline = self.route.queue.touched() + self.connection.limits().stream_silence;
+        let silence = self.connection.limits().stream_silence;
+        let Self { connection, route, .. } = self;
         let Some(pending) = &mut self.pending else { return Woken::Clock };
         tokio::select! {
             biased;
             // First: an interrupt must not wait for a model that talks on.
             () = self.cancel.cancelled() => Woken::Cancelled,
             response = pending.response() => Woken::Response(response),
-            () = self.route.queue.ready() => Woken::Unread,
-            () = sleep_until(deadline) => Woken::Clock,
+            () = route.queue.ready() => Woken::Unread,
+            () = connection.clock().passed(|| route.queue.touched(), silence) => Woken::Clock,
         }
     }
 
     fn check_clock(&mut self) {
         let silence = self.connection.limits().stream_silence;
-        if self.route.queue.touched().elapsed() >= silence {
+        if self.connection.clock().is_over(self.route.queue.touched(), silence) {
             if let Some(pending) = &self.pending {
                 pending.late(silence);
             }

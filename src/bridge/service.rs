@@ -1,7 +1,8 @@
 //! `service/call`: a plugin's service as the kernel and other plugins reach it, and the account of calls between
 //! plugins that are open.
 //!
-//! A call has a deadline that stands still only while the plugin that was called waits for a person. Rings of calls
+//! A call has a deadline that stands still only while the plugin that was called waits for a person, or a debugger is
+//! attached to it. Rings of calls
 //! are not looked for: they end at the deadline, and the error lists what was open then.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,11 +17,11 @@ use bingo_plugin_sdk::handshake::ServiceSpec;
 use bingo_plugin_sdk::ids::PluginName;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::ports::{BoxFuture, CallContext, Service};
 use crate::supervisor::limits::words;
-use crate::supervisor::{CallError, CallFailure, Connection, Sent};
+use crate::supervisor::{CallError, CallFailure, Clock, Connection, Sent};
 
 /// How many open calls an error lists.
 const LISTED: usize = 20;
@@ -72,14 +73,15 @@ impl PluginService {
             return Err(ServiceError::Unspoken { owner, key, method, methods });
         }
         let limits = self.connection.limits();
-        let (limit, ceiling) = (limits.service_call, Instant::now() + limits.service_ceiling);
+        let (limit, ceiling) = (limits.service_call, limits.service_ceiling);
+        let (clock, asking) = (self.connection.clock(), self.connection.asking());
         let _open = caller.map(|caller| self.open.enter(caller, &owner, &self.key, &method));
         let call = ServiceCallParams { key: self.key.clone(), method, params };
         let mut pending = self.connection.begin::<CallService>(&call)?;
         let after = tokio::select! {
             biased;
             response = pending.response() => return Ok(response?.result),
-            after = passed(limit, ceiling, self.connection.asking()) => after,
+            after = passed(clock, limit, ceiling, asking) => after,
         };
         let CallFailure::Deadline { sent, .. } = pending.late(after).failure else {
             unreachable!("a late call failed at its deadline")
@@ -119,30 +121,33 @@ impl Service for PluginService {
     }
 }
 
-/// Waits until `limit` has passed, the time not counted during which somebody is asked, or `ceiling` is reached.
-/// Returns the figure that was reached.
-async fn passed(limit: Duration, ceiling: Instant, mut asking: watch::Receiver<usize>) -> Duration {
+/// Waits until `limit` has passed, the time not counted during which somebody is asked, or `ceiling` has at all. Returns
+/// the figure that was reached.
+async fn passed(
+    clock: &Clock,
+    limit: Duration,
+    ceiling: Duration,
+    asking: watch::Receiver<usize>,
+) -> Duration {
     let began = Instant::now();
-    let mut left = limit;
+    tokio::select! {
+        biased;
+        () = clock.passed(|| began, ceiling) => ceiling,
+        () = passed_unasked(clock, limit, asking) => limit,
+    }
+}
+
+async fn passed_unasked(clock: &Clock, mut left: Duration, mut asking: watch::Receiver<usize>) {
     loop {
-        let waits = *asking.borrow_and_update() > 0;
+        let _ = asking.wait_for(|asked| *asked == 0).await;
         let counted = Instant::now();
-        let deadline = if waits { ceiling } else { ceiling.min(counted + left) };
         tokio::select! {
             biased;
-            () = sleep_until(deadline) => {
-                return if deadline == ceiling { ceiling - began } else { limit };
-            }
-            changed = asking.changed() => {
-                // The sender is gone only with the connection, and then the call is answered.
-                if changed.is_err() {
-                    return std::future::pending().await;
-                }
-            }
+            () = clock.passed(|| counted, left) => return,
+            // The sender is gone only with the connection, and then the call is answered.
+            Ok(_) = asking.wait_for(|asked| *asked > 0) => {}
         }
-        if !waits {
-            left = left.saturating_sub(counted.elapsed());
-        }
+        left = left.saturating_sub(clock.since(counted).elapsed());
     }
 }
 
@@ -212,23 +217,28 @@ impl Drop for Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::supervisor::testing::Heard;
 
     #[tokio::test(start_paused = true)]
     async fn the_clock_stands_still_while_a_person_is_asked() {
         let (limit, ceiling) = (Duration::from_secs(30), Duration::from_secs(600));
         let asking = watch::Sender::new(0usize);
-        let began = Instant::now();
-        let clock = tokio::spawn(passed(limit, began + ceiling, asking.subscribe()));
+        let clock = Arc::new(Clock::new(PluginName::parse("p").unwrap(), Arc::new(Heard::default())));
+        let (began, asked) = (Instant::now(), asking.subscribe());
+        let wait = tokio::spawn({
+            let clock = Arc::clone(&clock);
+            async move { passed(&clock, limit, ceiling, asked).await }
+        });
         tokio::time::sleep(Duration::from_secs(20)).await;
         asking.send_replace(1);
         tokio::time::sleep(Duration::from_secs(100)).await;
         asking.send_replace(0);
-        assert_eq!(clock.await.unwrap(), limit);
+        assert_eq!(wait.await.unwrap(), limit);
         assert_eq!(began.elapsed().as_secs(), 130);
 
         let began = Instant::now();
         asking.send_replace(1);
-        assert_eq!(passed(limit, began + ceiling, asking.subscribe()).await, ceiling);
+        assert_eq!(passed(&clock, limit, ceiling, asking.subscribe()).await, ceiling);
         assert_eq!(began.elapsed().as_secs(), 600);
     }
 

@@ -8,12 +8,11 @@ use bingo_plugin_sdk::event::{ErrorCode, KernelError};
 use bingo_plugin_sdk::handshake::ToolSpec;
 use bingo_plugin_sdk::item::{ContentPart, ToolOutput};
 use serde_json::Value;
-use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::{BoxFuture, CallContext, ProgressSink, Tool};
 use crate::supervisor::limits::words;
-use crate::supervisor::{CallError, Connection, PendingCall, ToolRoute};
+use crate::supervisor::{CallError, Clock, Connection, PendingCall, ToolRoute};
 
 /// How many characters of text a result may have, over all its parts.
 const TEXT: usize = 50_000;
@@ -96,7 +95,7 @@ impl Running {
             biased;
             result = pending.response() => result,
             () = cancel.cancelled() => return Err(self.interrupted()),
-            () = silence(&self.route, idle) => {
+            () = silence(self.connection.clock(), &self.route, idle) => {
                 pending.late(idle);
                 return Err(self.silent(idle));
             }
@@ -132,16 +131,15 @@ impl Drop for Running {
 
 /// Waits until there was no progress for `idle`, the time not counted during which it waits for an answer to a question
 /// or a service call; for ever when `idle` is 0.
-async fn silence(route: &ToolRoute, idle: Duration) {
+async fn silence(clock: &Clock, route: &ToolRoute, idle: Duration) {
     if idle.is_zero() {
         return std::future::pending().await;
     }
     loop {
-        let deadline = route.touched() + idle;
-        sleep_until(deadline).await;
-        // The end of the waiting starts the clock anew.
+        clock.passed(|| route.touched(), idle).await;
+        // The end of the waiting sets the clock back.
         route.waited().await;
-        if route.touched() + idle <= deadline {
+        if clock.is_over(route.touched(), idle) {
             return;
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bingo_plugin_sdk::calls::methods::Initialize;
 use bingo_plugin_sdk::handshake::{InitializeParams, InitializeResult};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::connection::{CallFailure, Connection};
 use super::limits::words;
@@ -39,24 +39,18 @@ pub(super) async fn shake(
     let limits = connection.limits();
     let started = Instant::now();
     let mut pending = connection.begin::<Initialize>(params).map_err(HandshakeError::from)?;
-    let response = pending.response();
-    tokio::pin!(response);
-    loop {
-        let silent = tail.touched() + limits.handshake;
-        let slow = started + limits.first_start;
-        tokio::select! {
-            result = &mut response => {
-                let declared = result?;
-                return unfit_name(&declared).map_or(Ok(declared), Err);
-            }
-            () = sleep_until(silent.min(slow)) => {}
+    let clock = connection.clock();
+    tokio::select! {
+        biased;
+        result = pending.response() => {
+            let declared = result?;
+            unfit_name(&declared).map_or(Ok(declared), Err)
         }
-        let now = Instant::now();
-        if now >= slow {
-            return Err(HandshakeError::Slow { after: limits.first_start });
+        () = clock.passed(|| started, limits.first_start) => {
+            Err(HandshakeError::Slow { after: limits.first_start })
         }
-        if now >= tail.touched() + limits.handshake {
-            return Err(HandshakeError::Silent { after: limits.handshake });
+        () = clock.passed(|| tail.touched(), limits.handshake) => {
+            Err(HandshakeError::Silent { after: limits.handshake })
         }
     }
 }
@@ -88,5 +82,34 @@ pub(super) fn unfit_name(declared: &InitializeResult) -> Option<HandshakeError> 
 impl From<super::connection::CallError> for HandshakeError {
     fn from(error: super::connection::CallError) -> Self {
         Self::Call { failure: error.failure }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::super::limits::Limits;
+    use super::super::testing::{self, Debuggee, Heard};
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn neither_limit_of_a_handshake_passes_while_a_debugger_holds_the_process() {
+        let wire = testing::wire("p", Limits::default(), Arc::new(Heard::default()));
+        let (connection, tail) = (wire.connection, Tail::new());
+        let debuggee = Debuggee::of(&connection);
+        debuggee.attach();
+        let params = serde_json::from_value(json!({
+            "protocol": 5, "pluginRoot": "/", "env": {"home": "/", "configDir": "/", "dataDir": "/"},
+        }))
+        .unwrap();
+        let shaking = tokio::spawn(async move { shake(&connection, &params, &tail).await });
+        tokio::time::sleep(Duration::from_secs(1000)).await;
+        debuggee.detach();
+        let begun = Instant::now();
+        assert!(matches!(shaking.await.unwrap(), Err(HandshakeError::Silent { .. })));
+        assert!((9..=11).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     }
 }

@@ -39,7 +39,7 @@ use tokio_util::task::TaskTracker;
 
 pub use self::connection::{CallError, CallFailure, Connection, Incoming, Sent, Served};
 pub(crate) use self::connection::{
-    IncomingSlot, MAX_ASKS, Peer, PendingCall, StreamRoute, ToolRoute, Unread,
+    Clock, IncomingSlot, MAX_ASKS, Peer, PendingCall, StreamRoute, ToolRoute, Unread,
 };
 use self::discovery::{Origin, PluginSource};
 use self::generation::{Process, StartError};

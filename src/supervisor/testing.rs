@@ -1,12 +1,18 @@
 //! What the unit tests of several files use.
 
+use std::process::Child;
 use std::sync::{Arc, Mutex};
 
 use bingo_plugin_sdk::ids::{Generation, PluginName};
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 use tokio::io::DuplexStream;
 
 use super::connection::{Connection, IncomingSlot, Peer, Tasks};
+use super::guard::Vitals;
 use super::limits::Limits;
+use super::process;
 use crate::ports::{Notice, Notices};
 
 /// Keeps every notice.
@@ -60,4 +66,53 @@ fn connect(peer: Peer) -> Wire {
     let (connection, tasks) = Connection::open(peer, reader, writer);
     connection.skip_handshake();
     Wire { connection, tasks, far: Some(far) }
+}
+
+/// A process that stands for a plugin's, with the test as its debugger.
+pub(crate) struct Debuggee {
+    child: Child,
+    vitals: Arc<Vitals>,
+}
+
+impl Debuggee {
+    /// Starts a process and names it as the one at the other end.
+    pub(crate) fn of(connection: &Connection) -> Self {
+        let debuggee = Self::start();
+        connection.name_process(debuggee.vitals());
+        debuggee
+    }
+
+    pub(crate) fn start() -> Self {
+        // It ends with its input: with the test, whatever becomes of that.
+        let mut command = process::guarded_command("cat".as_ref(), &[]);
+        let child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let vitals = Arc::new(Vitals::new(std::process::id().cast_signed()));
+        vitals.set_plugin(child.id().cast_signed());
+        Self { child, vitals }
+    }
+
+    pub(crate) fn vitals(&self) -> Arc<Vitals> {
+        Arc::clone(&self.vitals)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Attaches to it; it stands still then.
+    pub(crate) fn attach(&self) {
+        ptrace::attach(self.pid()).unwrap();
+        waitpid(self.pid(), Some(WaitPidFlag::__WALL)).unwrap();
+    }
+
+    pub(crate) fn detach(&self) {
+        ptrace::detach(self.pid(), None).unwrap();
+    }
+}
+
+impl Drop for Debuggee {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
 }

@@ -5,6 +5,7 @@ mod ask;
 mod compaction;
 mod compaction_limits;
 mod context;
+mod debugger;
 mod figures;
 mod observe;
 mod reload;

@@ -1,6 +1,7 @@
 //! Reads a line into a value whose memory is counted while it grows, so that a line of tiny values is no bomb.
 
 use std::fmt;
+use std::hint::black_box;
 use std::mem::size_of;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -17,14 +18,31 @@ const LARGE: usize = 1024 * 1024;
 /// Strings from this length on leave a large line before it is parsed.
 const LONG: usize = 256;
 
+/// The most room that is kept below the strings that leave a line.
+const PLACE: usize = 64 * 1024;
+
 /// What the allocator takes beside a block.
 const BLOCK: usize = 16;
 
-/// A node of a map: eleven members, and its places for twelve nodes below.
-const NODE: usize = 11 * (size_of::<String>() + size_of::<Value>()) + 13 * size_of::<usize>() + BLOCK;
+/// The most members in a node of a map.
+const MOST: usize = 11;
 
-/// A map has at least five members in each node but the first.
+/// The fewest members in a node of a map, but for the topmost one, which has one at least.
 const FEWEST: usize = 5;
+
+/// A node of a map: its members, and its places for twelve nodes below.
+const NODE: usize = MOST * (size_of::<String>() + size_of::<Value>()) + 13 * size_of::<usize>() + BLOCK;
+
+/// Returns how many nodes a map of `members` may get with one member more, in whatever order they come.
+fn new_nodes(members: usize) -> usize {
+    match members {
+        0 => 1,
+        // A full node becomes two, and one above them.
+        MOST => 2,
+        _ if members > MOST && members.is_multiple_of(FEWEST) => 1,
+        _ => 0,
+    }
+}
 
 /// Why a line is no value.
 #[derive(Debug)]
@@ -58,11 +76,15 @@ fn large_value(line: String, long: usize, most: usize) -> (String, Result<Value,
         let value = build(line.as_bytes(), budget);
         return (line, value);
     }
+    // Below the strings a place is kept for the small blocks of the value: above them they would keep the allocator from
+    // giving back what the strings leave.
+    let place = Vec::<u8>::with_capacity(PLACE.min(4 * (line.len() - taken)));
     let (rest, pieces) = cut::cut(line.into_bytes(), &spans);
     drop(spans);
     let rest = String::from_utf8(rest).expect("a text without some of its strings is a text");
-    let value =
-        unescape(pieces).and_then(|strings| build(rest.as_bytes(), Budget::new(most, rest.len(), strings)));
+    let strings = unescape(pieces);
+    drop(black_box(place));
+    let value = strings.and_then(|strings| build(rest.as_bytes(), Budget::new(most, rest.len(), strings)));
     (rest, value)
 }
 
@@ -226,10 +248,10 @@ impl<'de> Visitor<'de> for Build<'_> {
         let mut members = Map::new();
         while let Some(key) = access.next_key_seed(Key(&mut *self.0))? {
             let value = access.next_value_seed(Build(&mut *self.0))?;
-            if members.len().is_multiple_of(FEWEST) && members.len() != FEWEST {
-                self.0.charge(NODE)?;
+            let nodes = new_nodes(members.len());
+            if members.insert(key, value).is_none() {
+                self.0.charge(nodes * NODE)?;
             }
-            members.insert(key, value);
         }
         Ok(Value::Object(members))
     }
@@ -268,6 +290,40 @@ mod tests {
     #[test]
     fn a_value_takes_what_is_counted() {
         assert_eq!((size_of::<Value>(), size_of::<String>()), (32, 24));
+    }
+
+    #[test]
+    fn the_nodes_of_a_map_are_counted() {
+        // As many as there can be when each but the topmost has the fewest members.
+        let fewest = |members: usize| if members <= MOST { 1 } else { 1 + (members - 1) / FEWEST };
+        let mut nodes = 0;
+        for members in 1..1000 {
+            nodes += new_nodes(members - 1);
+            assert_eq!(nodes, fewest(members), "{members} members");
+        }
+        // As counted by an allocator, in the worst of thousands of orders.
+        for (members, counted) in [(1, 1), (11, 1), (12, 3), (15, 3), (18, 4), (24, 5), (30, 6)] {
+            assert_eq!(fewest(members), counted, "{members} members");
+        }
+    }
+
+    #[test]
+    fn an_object_takes_its_nodes_once_however_often_a_key_comes() {
+        let taken = |line: &str| {
+            let mut budget = Budget::new(MAX_WEIGHT, 0, Vec::new());
+            let mut parser = serde_json::Deserializer::from_str(line);
+            Build(&mut budget).deserialize(&mut parser).unwrap();
+            MAX_WEIGHT - budget.left.unwrap()
+        };
+        let object = |keys: std::ops::Range<u32>, more: &str| {
+            let members: Vec<String> = keys.map(|key| format!("\"{key:02}\":1")).collect();
+            format!("{{{}{more}}}", members.join(","))
+        };
+        let key = block(2);
+        for (members, nodes) in [(1, 1), (11, 1), (12, 3), (15, 3), (16, 4)] {
+            assert_eq!(taken(&object(0..members, "")), members as usize * key + nodes * NODE, "{members}");
+        }
+        assert_eq!(taken(&object(0..11, r#","00":2,"00":3"#)), 13 * key + NODE);
     }
 
     /// A line of the greatest length whose params repeat `unit`.

@@ -1,8 +1,10 @@
 //! Bridges over a pair in memory: the test is the plugin.
 
 mod context;
+mod debugger;
 mod routing;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bingo_plugin_sdk::event::{ErrorCode, KernelError};
@@ -238,6 +240,28 @@ async fn progress_keeps_a_long_tool_alive() {
     assert!(begun.elapsed() > Duration::from_secs(599));
     let cancel = plugin.hear().await;
     assert_eq!((&cancel["method"], &cancel["params"]), (&json!("tool/cancel"), &json!({"callId": "c"})));
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_calls_that_overlap_stop_the_clock_of_a_silent_tool_once() {
+    let mut plugin = Plugin::new();
+    let begun = tokio::time::Instant::now();
+    let call = tokio::spawn(plugin.call_tool());
+    plugin.hear().await;
+    let connection = &plugin.wire.connection;
+    let pause = |secs| tokio::time::sleep(Duration::from_secs(secs));
+    for _ in 0..3 {
+        pause(100).await;
+        let first = connection.open_call();
+        pause(10).await;
+        let second = connection.open_call();
+        pause(10).await;
+        drop(first);
+        pause(10).await;
+        drop(second);
+    }
+    assert_eq!(call.await.unwrap().unwrap_err().code, ErrorCode::Timeout);
+    assert_eq!(begun.elapsed().as_secs(), 690);
 }
 
 #[tokio::test]

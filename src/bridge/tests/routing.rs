@@ -1,6 +1,5 @@
 //! Services between plugins, the host's own service, and what plugins require.
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use bingo_plugin_sdk::interaction::{Answer, InteractionKind};

@@ -75,8 +75,11 @@ impl ProgressRoute {
         *touched = (*touched + time).min(Instant::now());
     }
 
-    pub(super) fn touch(&self) {
-        *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    /// Begins its silence anew; returns how long it was.
+    pub(super) fn touch(&self) -> Duration {
+        let now = Instant::now();
+        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        now - std::mem::replace(&mut *touched, now)
     }
 }
 
@@ -196,14 +199,6 @@ impl Calls {
         let mut state = self.lock();
         state.streams.remove(name);
         state.remember(name);
-    }
-
-    pub(super) fn tool(&self, name: &str) -> Route<ProgressRoute> {
-        let route = self.running_tool(name);
-        if let Route::Found(tool) = &route {
-            tool.touch();
-        }
-        route
     }
 
     pub(super) fn running_tool(&self, name: &str) -> Route<ProgressRoute> {

@@ -6,6 +6,7 @@
 //! callers never wait for the writer (`outbox.rs`).
 
 mod calls;
+mod clock;
 mod delta;
 mod error;
 mod gauge;
@@ -22,8 +23,8 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bingo_plugin_sdk::ids::{Generation, PluginName};
@@ -32,10 +33,12 @@ use bingo_plugin_sdk::jsonrpc::{Message, Method, Notice as WireNotice};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::calls::{Calls, ProgressRoute, Waiting};
+pub(crate) use self::clock::Clock;
 pub use self::error::{CallError, CallFailure, Sent};
 use self::gauge::Gauge;
 use self::metrics::{Counters, Metrics};
@@ -75,8 +78,7 @@ struct Shared {
     calls: Calls,
     outbox: Arc<Outbox>,
     counters: Arc<Counters>,
-    /// Of the process, where there is one.
-    vitals: OnceLock<Arc<Vitals>>,
+    clock: Clock,
     strays: Strays,
     remarks: Remarks,
     /// The plugin has answered the handshake.
@@ -131,7 +133,7 @@ impl Connection {
             outbox: Arc::clone(&outbox),
             strays: Strays::new(plugin.clone(), Arc::clone(notices), Arc::clone(&counters)),
             counters,
-            vitals: OnceLock::new(),
+            clock: Clock::new(plugin.clone(), Arc::clone(notices)),
             remarks: Remarks::new(plugin.clone(), Arc::clone(notices), peer.limits.notices),
             shaken: AtomicBool::new(false),
             permits: Arc::new(Semaphore::new(peer.limits.serving)),
@@ -207,19 +209,23 @@ impl Connection {
         self.shared.outbox.dropped()
     }
 
-    /// Says which process is at the other end, for its figures alone.
+    /// Returns the clock of its deadlines.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+
+    /// Says which process is at the other end, for its figures and for whether a debugger is attached to it.
     pub(super) fn name_process(&self, vitals: Arc<Vitals>) {
-        // A second one is a mistake of the caller that harms nothing.
-        let _ = self.shared.vitals.set(vitals);
+        self.shared.clock.name_process(vitals);
     }
 
     /// Returns what was counted so far, and how the process is now.
     pub(crate) fn metrics(&self) -> Metrics {
-        let Shared { peer, counters, outbox, strays, vitals, .. } = &*self.shared;
+        let Shared { peer, counters, outbox, strays, clock, .. } = &*self.shared;
         let flow = outbox.flow();
         Metrics {
             generation: peer.generation.0,
-            process: vitals.get().map(|vitals| vitals.read()),
+            process: clock.process(),
             bytes_in: counters.bytes.get(),
             bytes_out: flow.bytes_out,
             messages_in: counters.messages_in(),
@@ -242,10 +248,12 @@ impl Connection {
         params: &M::Params,
         deadline: Duration,
     ) -> Result<M::Result, CallError> {
+        let begun = Instant::now();
         let mut pending = self.begin::<M>(params)?;
-        match tokio::time::timeout(deadline, pending.response()).await {
-            Ok(response) => response,
-            Err(_) => Err(pending.late(deadline)),
+        tokio::select! {
+            biased;
+            response = pending.response() => response,
+            () = self.clock().passed(|| begun, deadline) => Err(pending.late(deadline)),
         }
     }
 

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bingo_plugin_sdk::calls::{PROTOCOL, ToolProgressParams, methods, notifications};
 use bingo_plugin_sdk::jsonrpc::{
@@ -35,6 +36,9 @@ const MAX_DATA: usize = 64 * 1024;
 /// What a stray costs beside its bytes, as if it were so many: at full speed a flood of them is a thousand in 100 ms.
 const STRAY: u64 = 2560;
 
+/// How long a live line stands at least for somebody to see it: one that takes its place sooner was of no use.
+const SEEN: Duration = Duration::from_millis(10);
+
 /// Reads to the end of the plugin's output.
 pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
     let counted = Counted { reader, counters: Arc::clone(&shared.counters) };
@@ -46,6 +50,7 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
             tracing::debug!(plugin = %shared.peer.plugin, generation = %shared.peer.generation, "a late word was dropped");
             continue;
         }
+        let before = shared.strays.useless();
         let length = match line {
             Line::Text(text) => {
                 let length = text.len() as u64;
@@ -57,11 +62,12 @@ pub(super) async fn read(shared: Arc<Shared>, reader: impl AsyncRead + Unpin) {
                 0
             }
         };
-        // Others may note some too, of what this one read.
-        let more = shared.strays.useless() - noted;
-        if more > 0 {
-            noted += more;
-            lines.waste(more * STRAY + length);
+        // Some turn out to be no use later, such as a call that is served and fails: the bytes of this line are not theirs.
+        let useless = shared.strays.useless();
+        let own = if useless > before { length } else { 0 };
+        if useless > noted {
+            lines.waste((useless - noted) * STRAY + own);
+            noted = useless;
         }
     }
 }
@@ -203,8 +209,13 @@ impl Shared {
             }
         };
         self.counters.progress.add(1);
-        match self.calls.tool(&progress.call_id) {
-            Route::Found(route) => (route.sink)(progress.tail),
+        match self.calls.running_tool(&progress.call_id) {
+            Route::Found(route) => {
+                if route.touch() < SEEN {
+                    self.strays.waste();
+                }
+                (route.sink)(progress.tail);
+            }
             Route::Ended => {
                 tracing::debug!(call = progress.call_id, "progress after the end was dropped");
                 self.strays.waste();

@@ -11,7 +11,6 @@ use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::jsonrpc::{Message, Method, RequestId, RpcError, code};
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::calls::{ProgressRoute, Route};
@@ -62,25 +61,15 @@ impl Shared {
     /// Takes a request of the plugin.
     pub(super) fn take_request(self: &Arc<Self>, id: RequestId, method: &str, params: Value) {
         let account = (method == methods::CallService::NAME).then(|| self.counters.served());
-        let served = match self.incoming_call(method, params) {
-            Ok(call) => {
-                let served = self.serve(call);
-                if matches!(served, Served::Now(Err(_))) {
-                    self.strays.waste();
-                }
-                served
+        match self.incoming_call(method, params).map(|call| self.serve(call)) {
+            Ok(Served::Now(outcome)) => self.answer_call(id, outcome, account),
+            Ok(Served::Later(future)) => self.serve_later(id, future, account),
+            // The plugin is answered; of what can never be right its author is told too.
+            Err(error) if matches!(error.code, code::METHOD_NOT_FOUND | code::INVALID_PARAMS) => {
+                self.strays.note(Stray::Request, &error.message);
+                self.send_answer(id, Err(error), account);
             }
-            Err(error) => {
-                // The plugin is answered; of what can never be right its author is told too.
-                if matches!(error.code, code::METHOD_NOT_FOUND | code::INVALID_PARAMS) {
-                    self.strays.note(Stray::Request, &error.message);
-                }
-                Served::Now(Err(error))
-            }
-        };
-        match served {
-            Served::Now(outcome) => self.answer_call(id, outcome, account),
-            Served::Later(future) => self.serve_later(id, future, account),
+            Err(error) => self.answer_call(id, Err(error), account),
         }
     }
 
@@ -131,7 +120,15 @@ impl Shared {
         });
     }
 
+    /// Answers a call; one that failed was of no use, at once or later.
     fn answer_call(&self, id: RequestId, outcome: Result<Value, RpcError>, account: Option<Account>) {
+        if outcome.is_err() {
+            self.strays.waste();
+        }
+        self.send_answer(id, outcome, account);
+    }
+
+    fn send_answer(&self, id: RequestId, outcome: Result<Value, RpcError>, account: Option<Account>) {
         if let Some(account) = account {
             account.served(&outcome);
         }
@@ -167,7 +164,7 @@ impl Connection {
     /// Says that a service call of the plugin is open, until the guard is dropped: its tools are not idle then.
     pub(crate) fn open_call(&self) -> OpenCall {
         self.shared.calling.enter();
-        OpenCall { shared: Arc::clone(&self.shared), begun: Instant::now() }
+        OpenCall { shared: Arc::clone(&self.shared) }
     }
 
     /// Returns how many questions of the plugin wait for a person.
@@ -233,13 +230,12 @@ impl Drop for OpenAsk {
 /// A service call that a plugin made and that is not answered.
 pub(crate) struct OpenCall {
     shared: Arc<Shared>,
-    begun: Instant,
 }
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        // The clocks stood still, no more: else a tool that hangs would live for as long as its plugin calls anything.
-        self.shared.calls.shift_tools(self.begun.elapsed());
-        self.shared.calling.leave();
+        // The clocks stood still from the first of calls that overlap to the last, no more: else a tool that hangs would
+        // live for as long as its plugin calls anything.
+        self.shared.calling.leave_with(|open| self.shared.calls.shift_tools(open));
     }
 }

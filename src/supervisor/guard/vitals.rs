@@ -1,9 +1,14 @@
 //! What can be seen of a plugin's process from outside, without asking anybody.
 
+use std::path::Path;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
+
+/// How many threads are looked at: a debugger attaches to all, and a plugin may have thousands.
+const THREADS: usize = 64;
 
 /// One guard and the plugin's own process behind it, shared by whoever looks.
 #[derive(Debug)]
@@ -31,11 +36,11 @@ pub(crate) struct ProcessMetrics {
 }
 
 impl Vitals {
-    pub(super) fn new(guard: i32) -> Self {
+    pub(in crate::supervisor) fn new(guard: i32) -> Self {
         Self { guard, plugin: AtomicI32::new(0), spawned: Instant::now() }
     }
 
-    pub(super) fn set_plugin(&self, pid: i32) {
+    pub(in crate::supervisor) fn set_plugin(&self, pid: i32) {
         self.plugin.store(pid, Ordering::Relaxed);
     }
 
@@ -43,8 +48,22 @@ impl Vitals {
         self.set_plugin(0);
     }
 
+    fn plugin(&self) -> Option<i32> {
+        Some(self.plugin.load(Ordering::Relaxed)).filter(|pid| *pid > 0)
+    }
+
+    /// Returns whether a debugger is attached to the plugin's own process: to any of its first threads.
+    pub(crate) fn is_traced(&self) -> bool {
+        let Some(pid) = self.plugin() else { return false };
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+        threads.take(THREADS).flatten().any(|thread| {
+            let tracer: Option<i32> = figure(&thread.path(), "TracerPid:");
+            tracer.is_some_and(|tracer| tracer != 0)
+        })
+    }
+
     pub(crate) fn read(&self) -> ProcessMetrics {
-        let pid = Some(self.plugin.load(Ordering::Relaxed)).filter(|pid| *pid > 0);
+        let pid = self.plugin();
         ProcessMetrics {
             pid,
             uptime_ms: u64::try_from(self.spawned.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -56,8 +75,13 @@ impl Vitals {
 
 /// Returns the resident memory of a process in KiB. `status` has it in that unit, `statm` in pages of whatever size.
 fn rss(pid: i32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    figure(Path::new(&format!("/proc/{pid}")), "VmRSS:")
+}
+
+/// Returns a number that the `status` of a process or a thread says.
+fn figure<T: FromStr>(process: &Path, key: &str) -> Option<T> {
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim().trim_end_matches("kB").trim_end().parse().ok()
 }
 

@@ -424,10 +424,10 @@ async fn finish(serving: Box<Serving>, stop: CancellationToken, hurry: Cancellat
             sleep(LOOK).await;
         }
     };
-    let limit = connection.limits().retire;
+    let (limit, replaced) = (connection.limits().retire, Instant::now());
     tokio::select! {
         () = idle => {}
-        () = sleep(limit) => {}
+        () = connection.clock().passed(|| replaced, limit) => {}
         () = hurry.cancelled() => {}
         () = stop.cancelled() => {}
         reason = process.death() => return process.destroy(&reason).await,

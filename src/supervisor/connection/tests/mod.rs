@@ -1,6 +1,7 @@
 //! A connection over a pair in memory: the test is the plugin.
 
 mod metrics;
+mod waste;
 
 use std::sync::Mutex;
 
@@ -135,17 +136,6 @@ async fn what_is_no_answer_fails_no_call() {
         pending.response().await.unwrap();
         assert!(!wire.heard.texts().is_empty(), "its author is told");
     }
-}
-
-#[tokio::test]
-async fn useless_words_are_waste_and_no_strays() {
-    let mut wire = wire(Limits::default());
-    for _ in 0..3 {
-        wire.plugin.say(r#"{"jsonrpc":"2.0","id":99,"result":{}}"#).await;
-    }
-    wire.plugin.settle().await;
-    assert_eq!(wire.connection.shared.strays.useless(), 4, "with the refused call that the test ends with");
-    assert_eq!(wire.connection.metrics().strays, 0);
 }
 
 #[tokio::test]
