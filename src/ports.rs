@@ -100,6 +100,9 @@ pub trait Offers: Send + Sync {
     /// Waits until no plugin of the start is still starting; each start has its deadline.
     fn settled(&self) -> BoxFuture<'static, ()>;
 
+    /// Returns the plugins that are starting for the first time, by name; none once it is settled.
+    fn starting(&self) -> Vec<String>;
+
     /// Waits until another table counts than that of this number; for ever when none will.
     fn changed(&self, number: u64) -> BoxFuture<'static, ()>;
 }

@@ -56,6 +56,10 @@ impl Offers for PluginOffers {
         Box::pin(self.supervisor.settled())
     }
 
+    fn starting(&self) -> Vec<String> {
+        self.supervisor.table().starting().map(ToString::to_string).collect()
+    }
+
     fn changed(&self, number: u64) -> BoxFuture<'static, ()> {
         let mut table = self.supervisor.subscribe();
         Box::pin(async move {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bingo_plugin_sdk::rpc::{Catalog, CatalogKind, GatewayEvent};
 
-use super::catalog;
 use super::feed::Feed;
+use super::{PATIENCE, catalog};
 use crate::ports::Offers;
 
 /// How long changes are gathered before they are told: plugins often come and go together.
@@ -54,9 +54,10 @@ impl Changes {
         }
     }
 
-    /// Tells each change from the moment on at which nothing is starting any more: before, no catalog is given.
+    /// Tells each change from the moment on at which nothing is starting any more, or a catalog is given all the same.
     pub(super) async fn tell(self: Arc<Self>, offers: Arc<dyn Offers>, model: Option<String>) {
-        offers.settled().await;
+        // An error means that some take longer.
+        let _ = tokio::time::timeout(PATIENCE, offers.settled()).await;
         let mut known: Option<[Catalog; 5]> = None;
         loop {
             let snapshot = offers.snapshot();
@@ -126,6 +127,10 @@ mod tests {
     impl Offers for Tables {
         fn snapshot(&self) -> Arc<Snapshot> {
             Arc::clone(&self.0.borrow())
+        }
+
+        fn starting(&self) -> Vec<String> {
+            Vec::new()
         }
 
         fn settled(&self) -> BoxFuture<'static, ()> {

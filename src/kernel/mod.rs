@@ -12,6 +12,7 @@ mod feed;
 mod gate;
 mod hooks;
 mod input;
+mod models;
 mod open;
 mod outbox;
 mod queue;
@@ -31,7 +32,6 @@ use bingo_plugin_sdk::interaction::Answer;
 use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::provider::Effort;
 use bingo_plugin_sdk::rpc::{Activation, ClientIdentity, Delivery, GatewayEvent, InterruptScope};
-use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::SessionState;
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
@@ -42,7 +42,7 @@ pub use gate::{PermissionMode, Rule};
 use session::{AnswerWrite, SessionHandle, Write};
 pub use stream::{FrameStream, Published};
 
-use crate::ports::{Journal, JournalError, Notice, Notices, Offers, Provider, Snapshot};
+use crate::ports::{Journal, JournalError, Notice, Notices, Offers};
 use crate::settings::SyncMode;
 
 /// How long closing sessions may take to wind down and store their end.
@@ -131,6 +131,10 @@ pub struct Resumption {
     /// What follows them.
     pub stream: FrameStream,
 }
+
+/// How long opening a session and reading a catalog wait for plugins that are starting: most are there by then, and what a
+/// client sees first is whole. A plugin that takes longer is told of when it is there.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The input room a model is taken to have when nobody says: tokens of input and output together.
 const DEFAULT_WINDOW: u64 = 200_000;
@@ -331,17 +335,10 @@ impl KernelParts {
             .ok_or_else(|| KernelError::new(ErrorCode::SessionNotFound, format!("session {id} is not open")))
     }
 
-    /// Returns the provider and model that a session's summary names.
-    fn resolve_model(
-        &self,
-        snapshot: &Snapshot,
-        summary: &SessionSummary,
-    ) -> Result<(Arc<dyn Provider>, String), KernelError> {
-        let id = summary.provider.as_deref().unwrap_or_default();
-        let provider = find_provider(snapshot, id)?;
-        let model = summary.model.clone().or_else(|| first_model(provider.as_ref()));
-        let model = model.ok_or_else(|| no_model(id))?;
-        Ok((provider, model))
+    /// Waits a moment for plugins that are starting.
+    async fn wait_for_plugins(&self) {
+        // Those that take longer are waited for by what needs them.
+        let _ = tokio::time::timeout(PATIENCE, self.offers.settled()).await;
     }
 
     /// Posts one notice for each unreadable session, once.
@@ -358,24 +355,4 @@ impl KernelParts {
     fn lock(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn find_provider(snapshot: &Snapshot, id: &str) -> Result<Arc<dyn Provider>, KernelError> {
-    snapshot.providers.iter().find(|provider| provider.spec().id == id).cloned().ok_or_else(|| {
-        let known: Vec<&str> =
-            snapshot.providers.iter().map(|provider| provider.spec().id.as_str()).collect();
-        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        let message = format!("no provider `{id}` is there; there is {known}");
-        KernelError::new(ErrorCode::ProviderUnavailable, message)
-    })
-}
-
-fn first_model(provider: &dyn Provider) -> Option<String> {
-    provider.spec().models.first().map(|model| model.id.clone())
-}
-
-fn no_model(provider: &str) -> KernelError {
-    let message =
-        format!("provider `{provider}` declares no model; name one with `--model {provider}/MODEL`");
-    KernelError::new(ErrorCode::InvalidInput, message)
 }

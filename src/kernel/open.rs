@@ -5,18 +5,15 @@ use std::sync::Arc;
 
 use bingo_plugin_sdk::event::{ErrorCode, KernelError, Usage};
 use bingo_plugin_sdk::ids::{Seq, SessionId};
-use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::rpc::{GatewayEvent, OpenOptions, SessionFilter, SessionSelector, SessionSpec};
-use bingo_plugin_sdk::session::{Driver, SessionSummary};
+use bingo_plugin_sdk::session::SessionSummary;
 
+use super::models::{ChosenModel, fallback_notice};
 use super::outbox::Store;
 use super::session::{Begin, SessionHandle};
-use super::{Attachment, Kernel, find_provider, first_model, no_model, session};
-use crate::ports::{Epoch, Notice};
+use super::{Attachment, Kernel, session};
+use crate::ports::Epoch;
 use crate::telemetry;
-
-/// The provider that answers when none is configured.
-const FALLBACK_PROVIDER: &str = "echo";
 
 impl Kernel {
     /// Opens a session and attaches to it.
@@ -32,7 +29,7 @@ impl Kernel {
             let message = "this version attaches to one session at a time; open children on their own";
             return Err(invalid(message));
         }
-        self.parts.offers.settled().await;
+        self.parts.wait_for_plugins().await;
         let session = match selector {
             SessionSelector::Create { spec } => self.create(spec).await?,
             SessionSelector::ById { id } => self.live_or_stored(&id).await?,
@@ -101,7 +98,8 @@ impl Kernel {
             }
         }
         let _key = self.reserve_key(spec.key.as_deref()).await?;
-        let chosen = self.choose_model(&spec)?;
+        let (provider, model) = (spec.provider.clone(), spec.model.clone());
+        let chosen = self.parts.choose_model(spec.driver, provider, model)?;
         let summary = new_summary(spec, cwd, chosen.as_ref());
         let epoch = self.parts.journal.create(summary.id.clone()).await.map_err(|error| error.to_kernel())?;
         let mut begin = Begin::fresh(summary);
@@ -131,26 +129,6 @@ impl Kernel {
         Ok(Some(reservation))
     }
 
-    /// Chooses provider and model of a new session (kernel rule 3.1.7); nobody answers in a log.
-    fn choose_model(&self, spec: &SessionSpec) -> Result<Option<ChosenModel>, KernelError> {
-        if spec.driver == Driver::Log {
-            return Ok(None);
-        }
-        let snapshot = self.parts.offers.snapshot();
-        let settings = &self.parts.settings;
-        let asked = spec.provider.clone().or_else(|| settings.provider.clone());
-        let ids = || snapshot.providers.iter().map(|provider| provider.spec().id.as_str());
-        let chosen = asked.clone().or_else(|| ids().find(|id| *id != FALLBACK_PROVIDER).map(str::to_owned));
-        let id = chosen.unwrap_or_else(|| FALLBACK_PROVIDER.to_owned());
-        let provider = find_provider(&snapshot, &id)?;
-        // A model of the settings belongs to the provider of the settings.
-        let configured = settings.model.clone().filter(|_| asked == settings.provider);
-        let model = spec.model.clone().or(configured).or_else(|| first_model(provider.as_ref()));
-        let model = model.ok_or_else(|| no_model(&id))?;
-        let is_fallback = asked.is_none() && id == FALLBACK_PROVIDER;
-        Ok(Some(ChosenModel { provider: id, model, is_fallback }))
-    }
-
     /// Starts a session's actor; it is announced once its first frames are stored.
     async fn start(&self, mut begin: Begin, epoch: Epoch, last: Seq) -> Result<SessionHandle, KernelError> {
         begin.notices.extend(self.parts.board.take());
@@ -178,14 +156,6 @@ impl Kernel {
     }
 }
 
-/// Who answers in a new session.
-struct ChosenModel {
-    provider: String,
-    model: String,
-    /// Nobody was configured.
-    is_fallback: bool,
-}
-
 /// A key that is being given to a new session.
 struct KeyReservation {
     kernel: Kernel,
@@ -207,22 +177,16 @@ fn new_summary(spec: SessionSpec, cwd: PathBuf, chosen: Option<&ChosenModel>) ->
         cwd: cwd.to_string_lossy().into_owned(),
         parent: spec.parent,
         driver: spec.driver,
-        model: chosen.map(|chosen| chosen.model.clone()),
+        model: chosen.and_then(|chosen| chosen.model.clone()),
         system_extra: spec.system_extra,
         tools: spec.tools,
-        provider: chosen.map(|chosen| chosen.provider.clone()),
+        provider: chosen.and_then(|chosen| chosen.provider.clone()),
         created_at: now.clone(),
         updated_at: now,
         usage: Usage::default(),
         busy: false,
         messages: Some(0),
     }
-}
-
-fn fallback_notice() -> Notice {
-    let text = "no provider is configured, so the embedded echo model answers: it repeats what you say. \
-        Name a provider with `--model PROVIDER/MODEL` or `provider` in the settings";
-    Notice { level: Level::Info, code: "NO_PROVIDER", text: text.to_owned() }
 }
 
 fn invalid(message: impl Into<String>) -> KernelError {

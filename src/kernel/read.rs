@@ -82,9 +82,9 @@ impl Kernel {
         Ok(Resumption { frames, stream: subscription.stream })
     }
 
-    /// Returns a catalog, once no plugin of the start is still starting.
+    /// Returns a catalog. It waits a moment for plugins that are starting; that later ones are there is told.
     pub async fn catalog(&self, kind: CatalogKind) -> Catalog {
-        self.parts.offers.settled().await;
+        self.parts.wait_for_plugins().await;
         let model = self.parts.settings.catalog_model();
         let snapshot = self.parts.offers.snapshot();
         self.parts.changes.given(kind, snapshot.number);

@@ -120,7 +120,13 @@ impl PluginTable {
     /// Says that no plugin is still starting for the first time. One that is being prepared is not waited for: that takes
     /// as long as an installation takes.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.plugins.iter().any(|plugin| matches!(plugin.state, PluginState::Starting))
+        self.starting().next().is_none()
+    }
+
+    /// Returns the plugins that are starting for the first time.
+    pub fn starting(&self) -> impl Iterator<Item = &PluginName> {
+        let starts = |plugin: &&PluginEntry| matches!(plugin.state, PluginState::Starting);
+        self.plugins.iter().filter(starts).map(|plugin| &plugin.name)
     }
 
     /// Returns the plugins that are being prepared, and how far they are.

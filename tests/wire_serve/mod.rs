@@ -11,6 +11,7 @@ mod observe;
 mod reload;
 mod restart;
 mod services;
+mod starting;
 mod submit;
 mod tool_hooks;
 

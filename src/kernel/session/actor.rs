@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::commands::CommandDone;
 use super::intake::{Intake, IntakeDone};
 use super::questions::OpenQuestion;
+use super::starting::{self, Start, Starting};
 use super::{Begin, Write};
 use crate::kernel::KernelParts;
 use crate::kernel::compaction::Cut;
@@ -57,6 +58,8 @@ pub(super) struct Actor {
     pub(super) done: mpsc::Sender<CommandDone>,
     pub(super) questions: BTreeMap<InteractionId, OpenQuestion>,
     pub(super) intake: Intake,
+    /// Absent once no plugin is starting.
+    pub(super) starting: Option<Starting>,
     pub(super) taken: mpsc::Sender<IntakeDone>,
     /// What the model no longer sees.
     pub(super) cuts: Vec<Cut>,
@@ -102,6 +105,7 @@ enum Wake {
     Turn(Option<TurnMessage>),
     Command(CommandDone),
     Intake(IntakeDone),
+    Start(Start),
     /// The disk took what was there, or failed.
     Drained,
     GraceOver,
@@ -115,6 +119,7 @@ impl Actor {
         let mut queue = Queue::default();
         queue.resume(begin.queue_revision);
         let policy = Policy::new(parts.settings.mode, parts.settings.allowed.clone());
+        let starting = Starting::of(&*parts.offers);
         let mut actor = Self {
             parts,
             state: begin.state.clone(),
@@ -127,6 +132,7 @@ impl Actor {
             done,
             questions: BTreeMap::new(),
             intake: Intake::default(),
+            starting,
             taken,
             cuts: begin.cuts.clone(),
             counted: None,
@@ -167,6 +173,7 @@ impl Actor {
                 Wake::Turn(None) => self.turn_ended().await,
                 Wake::Command(done) => self.command_done(done),
                 Wake::Intake(done) => self.taken_in(done),
+                Wake::Start(start) => self.start_went_on(start),
                 Wake::Drained => {}
                 Wake::GraceOver => {
                     self.stop_turn();
@@ -187,6 +194,7 @@ impl Actor {
             write = writes.recv(), if client_room && reachable => Wake::Write(write),
             Some(done) = self.done_queue.recv() => Wake::Command(done),
             Some(done) = self.taken_queue.recv() => Wake::Intake(done),
+            start = starting::next(&mut self.starting) => Wake::Start(start),
             message = next_message(&mut self.turn), if turn_room => Wake::Turn(message),
             () = self.outbox.drained() => Wake::Drained,
             () = grace(until) => Wake::GraceOver,

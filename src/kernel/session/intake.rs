@@ -1,4 +1,5 @@
-//! Submitted inputs on their way through the hooks, one after another: the actor never waits for them.
+//! Submitted inputs on their way: first plugins that are starting must be there, then the hooks are asked, one input after
+//! another. The actor never waits for them.
 
 use std::collections::VecDeque;
 
@@ -53,15 +54,17 @@ impl Actor {
     /// Takes a submitted input in: past the hooks that want it, else at once.
     pub(super) fn take_in(&mut self, intent: IntentId, input: Input, work: Result<Work, KernelError>) {
         let wanted = hooks::any_wants(&self.parts.offers.snapshot(), HookPoint::Submit);
-        if self.closing.is_some() || work.is_err() || (self.intake.is_empty() && !wanted) {
+        let waits = self.starting.is_some() || wanted || !self.intake.is_empty();
+        if self.closing.is_some() || work.is_err() || !waits {
             return self.accept(intent, work, Actor::submit);
         }
         if self.intake.waiting.len() >= MAX_WAITING {
             let message =
-                format!("{MAX_WAITING} inputs wait for this session's hooks already; send it again later");
+                format!("{MAX_WAITING} inputs wait for this session's plugins already; send it again later");
             return self.reject(&intent, KernelError::new(ErrorCode::NotReady, message));
         }
         self.intake.waiting.push_back((intent, input));
+        self.waits_for_plugins();
         self.ask_submit_hooks();
     }
 
@@ -82,14 +85,20 @@ impl Actor {
             Err(error) => self.reject(&done.intent, error),
         }
         self.ask_submit_hooks();
+        self.drain_after_intake();
     }
 
-    /// Sends the first waiting input to the hooks, unless one is with them already.
-    fn ask_submit_hooks(&mut self) {
-        let Some((intent, input)) = self.intake.waiting.front().filter(|_| self.intake.asking.is_none())
-        else {
-            return;
-        };
+    /// Does what waits in the queue, once nothing is on its way that came before it while plugins were starting.
+    pub(super) fn drain_after_intake(&mut self) {
+        if self.intake.is_empty() && self.closing.is_none() {
+            self.drain_queue();
+        }
+    }
+
+    /// Sends the first waiting input to the hooks, unless one is with them already or plugins are starting.
+    pub(super) fn ask_submit_hooks(&mut self) {
+        let held = self.starting.is_some() || self.intake.asking.is_some();
+        let Some((intent, input)) = self.intake.waiting.front().filter(|_| !held) else { return };
         let (intent, input) = (intent.clone(), input.clone());
         let cancel = CancellationToken::new();
         let (context, site) = (self.context(None, cancel.clone()), self.site());

@@ -1,7 +1,7 @@
 //! A session: one actor that owns its state, driven through a cloneable handle.
 //!
 //! `actor` has the loop and the turn's side, `writes`, `commands` and `questions` what clients ask for, `intake` the way
-//! through the submit hooks, `segment` how a run of a session begins and ends,
+//! through the submit hooks, `starting` the time in which plugins start, `segment` how a run of a session begins and ends,
 //! `window` what the model sees of it. Clients read from the outbox's published state and never wait for the actor.
 
 mod actor;
@@ -9,6 +9,7 @@ mod commands;
 mod intake;
 mod questions;
 mod segment;
+mod starting;
 mod window;
 mod writes;
 

@@ -79,7 +79,9 @@ impl Actor {
         if begin.resumed {
             self.close_lost_work(&begin.state);
         }
-        self.observe_session(Phase::Start);
+        if self.starting.is_none() {
+            self.observe_session(Phase::Start);
+        }
         begin.notices.iter().cloned().for_each(|notice| self.notice(notice));
     }
 
@@ -139,7 +141,7 @@ impl Actor {
         self.cancel_interactions(CancelReason::SessionClosed);
         self.observe_session(Phase::End);
         for intent in self.intake.cancel() {
-            self.reject(&intent, closed_error("the session closed before the hooks passed this line"));
+            self.reject(&intent, closed_error("the session closed before this line was taken in"));
         }
         let waiting = self.queue.take_all();
         for line in &waiting {

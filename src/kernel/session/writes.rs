@@ -48,7 +48,7 @@ impl Actor {
 
     /// Does what waits, once nothing runs.
     pub(super) fn drain_queue(&mut self) {
-        while !self.is_busy() && !self.queue.is_empty() {
+        while !self.is_busy() && self.starting.is_none() && !self.queue.is_empty() {
             match self.queue.take_unit() {
                 Some(Unit::Prose(lines)) => self.open_turn(lines, TurnOrigin::Queue),
                 Some(Unit::Command(intent, line)) => self.run_command(intent, line),
@@ -105,8 +105,13 @@ impl Actor {
             return self.log(&intent, prose);
         }
         match delivery {
-            Delivery::Wake if !self.is_busy() => self.open_turn_with(intent, prose, TurnOrigin::Peer),
-            Delivery::Wake => self.enqueue(intent, Work::Prose(prose), false),
+            Delivery::Wake if !self.is_busy() && self.starting.is_none() => {
+                self.open_turn_with(intent, prose, TurnOrigin::Peer)
+            }
+            Delivery::Wake => {
+                self.enqueue(intent, Work::Prose(prose), false);
+                self.waits_for_plugins();
+            }
             Delivery::Hold => self.enqueue(intent, Work::Prose(prose), true),
         }
     }

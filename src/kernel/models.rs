@@ -1,0 +1,99 @@
+//! Which provider and which model answer in a session.
+
+use std::sync::Arc;
+
+use bingo_plugin_sdk::event::{ErrorCode, KernelError};
+use bingo_plugin_sdk::item::Level;
+use bingo_plugin_sdk::session::{Driver, SessionSummary};
+
+use super::KernelParts;
+use crate::ports::{Notice, Provider, Snapshot};
+
+/// The provider that answers when none is configured.
+const FALLBACK_PROVIDER: &str = "echo";
+
+/// Who answers in a new session, as far as it is known.
+pub(super) struct ChosenModel {
+    pub(super) provider: Option<String>,
+    pub(super) model: Option<String>,
+    /// Nobody was configured.
+    pub(super) is_fallback: bool,
+}
+
+impl KernelParts {
+    /// Returns the provider and model that a session's summary names.
+    pub(super) fn resolve_model(
+        &self,
+        snapshot: &Snapshot,
+        summary: &SessionSummary,
+    ) -> Result<(Arc<dyn Provider>, String), KernelError> {
+        let id = summary.provider.as_deref().unwrap_or_default();
+        let provider = find_provider(snapshot, id)?;
+        let model = summary.model.clone().or_else(|| first_model(provider.as_ref()));
+        let model = model.ok_or_else(|| no_model(id))?;
+        Ok((provider, model))
+    }
+
+    /// Chooses provider and model of a session that names them so (kernel rule 3.1.7); nobody answers in a log. What
+    /// cannot be known while plugins are starting stays open.
+    ///
+    /// # Errors
+    /// When nobody starts any more and the provider is not there, or no model is known.
+    pub(super) fn choose_model(
+        &self,
+        driver: Driver,
+        provider: Option<String>,
+        model: Option<String>,
+    ) -> Result<Option<ChosenModel>, KernelError> {
+        if driver == Driver::Log {
+            return Ok(None);
+        }
+        let (settings, is_settled) = (&self.settings, self.offers.starting().is_empty());
+        let snapshot = self.offers.snapshot();
+        let asked = provider.or_else(|| settings.provider.clone());
+        // A model of the settings belongs to the provider of the settings.
+        let model = model.or_else(|| settings.model.clone().filter(|_| asked == settings.provider));
+        let ids = || snapshot.providers.iter().map(|provider| provider.spec().id.as_str());
+        let chosen = asked.clone().or_else(|| {
+            let best = ids().find(|id| *id != FALLBACK_PROVIDER).unwrap_or(FALLBACK_PROVIDER);
+            is_settled.then(|| best.to_owned())
+        });
+        let found = chosen.as_deref().map(|id| (id, find_provider(&snapshot, id)));
+        let model = match found {
+            Some((id, Ok(provider))) => {
+                let model = model.or_else(|| first_model(provider.as_ref()));
+                Some(model.ok_or_else(|| no_model(id))?)
+            }
+            Some((_, Err(error))) if is_settled => return Err(error),
+            _ => model,
+        };
+        let is_fallback = asked.is_none() && chosen.as_deref() == Some(FALLBACK_PROVIDER);
+        Ok(Some(ChosenModel { provider: chosen, model, is_fallback }))
+    }
+}
+
+fn find_provider(snapshot: &Snapshot, id: &str) -> Result<Arc<dyn Provider>, KernelError> {
+    snapshot.providers.iter().find(|provider| provider.spec().id == id).cloned().ok_or_else(|| {
+        let known: Vec<&str> =
+            snapshot.providers.iter().map(|provider| provider.spec().id.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let message = format!("no provider `{id}` is there; there is {known}");
+        KernelError::new(ErrorCode::ProviderUnavailable, message)
+    })
+}
+
+fn first_model(provider: &dyn Provider) -> Option<String> {
+    provider.spec().models.first().map(|model| model.id.clone())
+}
+
+fn no_model(provider: &str) -> KernelError {
+    let message =
+        format!("provider `{provider}` declares no model; name one with `--model {provider}/MODEL`");
+    KernelError::new(ErrorCode::InvalidInput, message)
+}
+
+pub(super) fn fallback_notice() -> Notice {
+    let text = "no provider is configured, so the embedded echo model answers: it repeats what you say. \
+        Name a provider with `--model PROVIDER/MODEL` or `provider` in the settings";
+    Notice { level: Level::Info, code: "NO_PROVIDER", text: text.to_owned() }
+}
