@@ -137,3 +137,20 @@ fn trust_asks_shows_and_names_what_it_does_not_know() {
     let ran = sandbox.run(["plugin", "trust", "other", "--yes"]).expect(2);
     assert!(ran.stderr.contains("has no plugin `other`; it has own"), "{ran:#?}");
 }
+
+#[test]
+fn the_config_schema_of_an_untrusted_plugin_is_not_compiled() {
+    let sandbox = Sandbox::new();
+    let plugin = project(&sandbox);
+    let path = plugin.join("plugin.json");
+    let mut manifest: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    manifest["config"] = json!({ "type": "no such type" });
+    std::fs::write(&path, manifest.to_string()).unwrap();
+    let mut client = serve(&sandbox);
+    let state = wait_until("it is known", || {
+        let meta = meta(&mut client);
+        if meta["state"] == "starting" { Err(meta.to_string()) } else { Ok(meta) }
+    });
+    assert_eq!(state["state"], "untrusted", "{state}");
+    assert_eq!(client.finish(), Some(0));
+}

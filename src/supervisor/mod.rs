@@ -312,6 +312,8 @@ impl Owner {
     }
 
     async fn spawn(&self, source: &PluginSource) -> Result<Process, StartError> {
+        // First: of what nobody trusted, the schema is not compiled either.
+        let program = self.program(source).await?;
         if let Some(schema) = &source.manifest.config {
             let config = self.config.config.get(source.name.as_str()).unwrap_or(&Value::Null);
             schema::check_config(source.name.as_str(), schema, config)
@@ -326,7 +328,6 @@ impl Owner {
             incoming: self.incoming.clone(),
             notices: Arc::clone(&self.config.notices),
         };
-        let program = self.program(source).await?;
         Ok(Process::spawn(&self.config.binary, &program, peer, &self.config.data_dir)?)
     }
 
