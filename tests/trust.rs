@@ -154,3 +154,49 @@ fn the_config_schema_of_an_untrusted_plugin_is_not_compiled() {
     assert_eq!(state["state"], "untrusted", "{state}");
     assert_eq!(client.finish(), Some(0));
 }
+
+#[test]
+fn a_no_at_the_question_trusts_nothing_and_is_a_failure() {
+    let sandbox = Sandbox::new();
+    project(&sandbox);
+    let ran = sandbox.run_on_terminal(["plugin", "trust"], "n\n").expect(1);
+    assert!(
+        ran.stdout.contains("trust this? [y/N] ") && ran.stdout.contains("nothing is trusted"),
+        "{ran:#?}"
+    );
+    let ran = sandbox.run_on_terminal(["plugin", "trust"], "y\n").expect(0);
+    assert!(ran.stdout.contains("trusted, until something of it changes"), "{ran:#?}");
+}
+
+/// Takes the trust back, and says whether there was some.
+fn untrust(sandbox: &Sandbox, names: &[&str]) -> bool {
+    let ran = sandbox.run([&["plugin", "untrust"], names].concat()).expect(0);
+    ran.stdout == "not trusted any more; what runs goes on until it is started again\n"
+}
+
+#[test]
+fn settings_are_forgotten_when_their_file_is_gone() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.write("work/.bingo/settings.toml", "provider = 'p'\n");
+    trust(&sandbox);
+    std::fs::remove_file(&file).unwrap();
+    assert!(untrust(&sandbox, &[]));
+    assert!(!untrust(&sandbox, &[]));
+}
+
+#[test]
+fn a_plugin_is_forgotten_by_its_name_whatever_became_of_it() {
+    let sandbox = Sandbox::new();
+    let plugin = project(&sandbox);
+    trust(&sandbox);
+    edit(&plugin.join("plugin.json"), "{", "");
+    assert!(untrust(&sandbox, &["own"]), "its manifest is broken");
+    project(&sandbox);
+    trust(&sandbox);
+    std::fs::remove_dir_all(sandbox.work().join(".bingo")).unwrap();
+    let ran = sandbox.run(["plugin", "untrust", "other"]).expect(2);
+    assert!(ran.stderr.contains("has no plugin `other`; it has own"), "{ran:#?}");
+    assert!(untrust(&sandbox, &["own"]), "its folder is gone");
+    let ran = sandbox.run(["plugin", "untrust", "own"]).expect(2);
+    assert!(ran.stderr.contains("has no plugin `own`; it has none"), "{ran:#?}");
+}
