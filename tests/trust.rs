@@ -200,3 +200,17 @@ fn a_plugin_is_forgotten_by_its_name_whatever_became_of_it() {
     let ran = sandbox.run(["plugin", "untrust", "own"]).expect(2);
     assert!(ran.stderr.contains("has no plugin `own`; it has none"), "{ran:#?}");
 }
+
+#[test]
+fn what_an_untrusted_project_is_listed_with_moves_no_cursor() {
+    let sandbox = Sandbox::new();
+    let plugin = project(&sandbox);
+    let path = plugin.join("plugin.json");
+    let mut manifest: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    manifest["entry"]["args"] = json!(["main.py", "\u{1b}[2J\nplugin    harmless"]);
+    std::fs::write(&path, manifest.to_string()).unwrap();
+    sandbox.write("work/.bingo/settings.toml", "\"a\\u001B[1A\" = 1\n");
+    let ran = sandbox.run(["plugin", "trust", "--yes"]).expect(0);
+    assert!(ran.stdout.contains("main.py \\u{1b}[2J\\nplugin    harmless\n"), "{ran:#?}");
+    assert!(ran.stdout.contains("(keys that count then: a\\u{1b}[1A)\n"), "{ran:#?}");
+}

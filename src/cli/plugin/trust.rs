@@ -9,6 +9,7 @@ use clap::Args;
 
 use crate::app::{AppOptions, Places};
 use crate::cli::CliError;
+use crate::printable;
 use crate::settings::ProjectSettings;
 use crate::supervisor::discovery::{self, Origin, PluginSource};
 use crate::supervisor::trust::{Examined, examine};
@@ -179,6 +180,6 @@ fn confirmed() -> Result<bool, CliError> {
 }
 
 fn say(line: &str) -> Result<ExitCode, CliError> {
-    writeln!(std::io::stdout().lock(), "{line}").map_err(CliError::Output)?;
+    writeln!(std::io::stdout().lock(), "{}", printable::line(line)).map_err(CliError::Output)?;
     Ok(ExitCode::SUCCESS)
 }
