@@ -16,6 +16,12 @@ pub fn text(text: &str) -> Cow<'_, str> {
     escape(text, |character| matches!(character, '\n' | '\t'))
 }
 
+/// Returns a text of several lines as one entry among others: like [`text`], and every line after the first is indented, so
+/// that none of them can pass for another entry.
+pub fn entry(words: &str) -> String {
+    words.lines().map(text).collect::<Vec<_>>().join("\n  ")
+}
+
 fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
     let harmful = |character: char| !keep(character) && is_obeyed(character);
     if !text.contains(harmful) {
@@ -48,6 +54,11 @@ mod tests {
         assert_eq!(line("a\u{1b}[2Jb\rc\nd\te"), "a\\u{1b}[2Jb\\rc\\nd\\te");
         assert_eq!(line("\u{9b}31m \u{202e}gnp.exe \u{2066}x"), "\\u{9b}31m \\u{202e}gnp.exe \\u{2066}x");
         assert_eq!(text("a\n\tb\r\n\u{7f}"), "a\n\tb\\r\n\\u{7f}");
+    }
+
+    #[test]
+    fn an_entry_begins_no_other_one() {
+        assert_eq!(entry("a\r\n[notice] b\n\nerror: c\rd\n"), "a\n  [notice] b\n  \n  error: c\\rd");
     }
 
     #[test]

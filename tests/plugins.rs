@@ -111,7 +111,7 @@ fn a_handshake_that_cannot_be_used_is_refused_with_its_reason() {
     is_refused("bad-handshake", "initialize result at /tools/0/name: expected string, got 7");
     is_refused(
         "exit-in-handshake",
-        "its process exited with code 3; its last words on stderr:\nbingo-stress: leaving in the handshake, as asked",
+        "its process exited with code 3; its last words on stderr:\n  bingo-stress: leaving in the handshake, as asked",
     );
     is_refused("silent-handshake", "it did not answer `initialize` and wrote nothing to stderr for 1500 ms");
 }

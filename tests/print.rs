@@ -237,3 +237,16 @@ fn the_schemas_are_printed_as_they_are_committed() {
         assert_eq!(ran.stderr, "");
     }
 }
+
+#[test]
+fn on_a_terminal_an_answer_and_a_tools_words_only_show() {
+    let sandbox = Sandbox::new();
+    let stress = sandbox.stress("");
+    let prompt = "@tool plugin__stress__echo {\"text\":\"\\u001b[2Jone\\n[notice] two\"}";
+    let plugin = stress.to_str().unwrap();
+    let args =
+        ["--plugin", plugin, "--model", "echo/echo", "--permission-mode", "bypassPermissions", "-p", prompt];
+    let ran = sandbox.run_on_terminal(args, "").expect(0);
+    assert!(!ran.stdout.contains('\u{1b}'), "{ran:#?}");
+    assert!(ran.stdout.contains("\r\n  \\u{1b}[2Jone\r\n  [notice] two\r\n"), "{ran:#?}");
+}

@@ -37,7 +37,8 @@ fn page_says(fault: &str, text: &str) {
 fn of_a_death_in_a_call_status_and_last_words_are_read() {
     let words = "its process exited with code 3; its last words on stderr:\nabout to fail: disk full";
     let told = format!("dies: tool/call failed (sent, no answer): {words}");
-    reads("dies", "", &format!("[notice] PLUGIN_DIED dies died: {words}\n"), "error", &told);
+    let notice = format!("[notice] PLUGIN_DIED dies died: {}\n", words.replace('\n', "\n  "));
+    reads("dies", "", &notice, "error", &told);
     page_says("dies", &told);
 }
 

@@ -174,3 +174,80 @@ fn trust_asks_shows_and_names_what_it_does_not_know() {
     let ran = sandbox.run(["plugin", "trust", "other", "--yes"]).expect(2);
     assert!(ran.stderr.contains("has no plugin `other`; it has own"), "{ran:#?}");
 }
+
+#[test]
+fn the_config_schema_of_an_untrusted_plugin_is_not_compiled() {
+    let sandbox = Sandbox::new();
+    let plugin = project(&sandbox);
+    let path = plugin.join("plugin.json");
+    let mut manifest: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    manifest["config"] = json!({ "type": "no such type" });
+    std::fs::write(&path, manifest.to_string()).unwrap();
+    let mut client = serve(&sandbox);
+    let state = wait_until("it is known", || {
+        let meta = meta(&mut client);
+        if meta["state"] == "starting" { Err(meta.to_string()) } else { Ok(meta) }
+    });
+    assert_eq!(state["state"], "untrusted", "{state}");
+    assert_eq!(client.finish(), Some(0));
+}
+
+#[test]
+fn a_no_at_the_question_trusts_nothing_and_is_a_failure() {
+    let sandbox = Sandbox::new();
+    project(&sandbox);
+    let ran = sandbox.run_on_terminal(["plugin", "trust"], "n\n").expect(1);
+    assert!(
+        ran.stdout.contains("trust this? [y/N] ") && ran.stdout.contains("nothing is trusted"),
+        "{ran:#?}"
+    );
+    let ran = sandbox.run_on_terminal(["plugin", "trust"], "y\n").expect(0);
+    assert!(ran.stdout.contains("trusted, until something of it changes"), "{ran:#?}");
+}
+
+/// Takes the trust back, and says whether there was some.
+fn untrust(sandbox: &Sandbox, names: &[&str]) -> bool {
+    let ran = sandbox.run([&["plugin", "untrust"], names].concat()).expect(0);
+    ran.stdout == "not trusted any more; what runs goes on until it is started again\n"
+}
+
+#[test]
+fn settings_are_forgotten_when_their_file_is_gone() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.write("work/.bingo/settings.toml", "provider = 'p'\n");
+    trust(&sandbox);
+    std::fs::remove_file(&file).unwrap();
+    assert!(untrust(&sandbox, &[]));
+    assert!(!untrust(&sandbox, &[]));
+}
+
+#[test]
+fn a_plugin_is_forgotten_by_its_name_whatever_became_of_it() {
+    let sandbox = Sandbox::new();
+    let plugin = project(&sandbox);
+    trust(&sandbox);
+    edit(&plugin.join("plugin.json"), "{", "");
+    assert!(untrust(&sandbox, &["own"]), "its manifest is broken");
+    project(&sandbox);
+    trust(&sandbox);
+    std::fs::remove_dir_all(sandbox.work().join(".bingo")).unwrap();
+    let ran = sandbox.run(["plugin", "untrust", "other"]).expect(2);
+    assert!(ran.stderr.contains("has no plugin `other`; it has own"), "{ran:#?}");
+    assert!(untrust(&sandbox, &["own"]), "its folder is gone");
+    let ran = sandbox.run(["plugin", "untrust", "own"]).expect(2);
+    assert!(ran.stderr.contains("has no plugin `own`; it has none"), "{ran:#?}");
+}
+
+#[test]
+fn what_an_untrusted_project_is_listed_with_moves_no_cursor() {
+    let sandbox = Sandbox::new();
+    let plugin = project(&sandbox);
+    let path = plugin.join("plugin.json");
+    let mut manifest: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    manifest["entry"]["args"] = json!(["main.py", "\u{1b}[2J\nplugin    harmless"]);
+    std::fs::write(&path, manifest.to_string()).unwrap();
+    sandbox.write("work/.bingo/settings.toml", "\"a\\u001B[1A\" = 1\n");
+    let ran = sandbox.run(["plugin", "trust", "--yes"]).expect(0);
+    assert!(ran.stdout.contains("main.py \\u{1b}[2J\\nplugin    harmless\n"), "{ran:#?}");
+    assert!(ran.stdout.contains("(keys that count then: a\\u{1b}[1A)\n"), "{ran:#?}");
+}

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::schema::{self, Part};
+use crate::supervisor::limits::clip;
 use crate::supervisor::{Connection, MAX_ASKS, Served};
 
 /// Serves a call of the plugin at the other end of `caller`.
@@ -58,7 +59,7 @@ fn ask(caller: &Connection, params: Value) -> Result<Served, RpcError> {
     Ok(Served::Later(Box::pin(async move {
         let answer = tokio::select! {
             biased;
-            answer = asker.ask(question) => answer,
+            answer = asker.ask(clipped(question)) => answer,
             () = ended.cancelled() => {
                 return Err(refused(format!("the call `{call}` ended before its question was answered")));
             }
@@ -67,6 +68,19 @@ fn ask(caller: &Connection, params: Value) -> Result<Served, RpcError> {
         let answer = answer.map_err(|error| refused(error.message))?;
         Ok(to_value(&AskResult { answer }))
     })))
+}
+
+/// Returns a question with texts as long as a person may have to read. The ids of options stay: they are what is answered.
+fn clipped(mut kind: InteractionKind) -> InteractionKind {
+    if let InteractionKind::Question { question, header, options, .. } = &mut kind {
+        let details = options
+            .iter_mut()
+            .flat_map(|option| std::iter::once(&mut option.label).chain(option.description.as_mut()));
+        for text in std::iter::once(question).chain(header.as_mut()).chain(details) {
+            *text = clip(std::mem::take(text));
+        }
+    }
+    kind
 }
 
 fn typed<P: DeserializeOwned>(method: &str, params: Value) -> Result<P, RpcError> {

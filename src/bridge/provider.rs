@@ -9,6 +9,7 @@ use bingo_plugin_sdk::provider::{
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::{BoxFuture, CallContext, ModelStream, Provider};
+use crate::supervisor::limits::clip;
 use crate::supervisor::{CallError, CallFailure, Connection, PendingCall, StreamRoute, Unread};
 
 /// A model provider of a plugin.
@@ -109,7 +110,7 @@ impl PluginStream {
                     self.pending = None;
                     self.end = Some(response.map_or_else(
                         |error| End::Failed(provider_error(error)),
-                        |result| result.error.map_or(End::Closed, End::Failed),
+                        |result| result.error.map_or(End::Closed, |error| End::Failed(clipped(error))),
                     ));
                 }
                 // The top of the loop sees it.
@@ -163,6 +164,22 @@ impl Drop for PluginStream {
     fn drop(&mut self) {
         self.give_up(End::Closed);
     }
+}
+
+/// Returns a plugin's own error with a message as long as a person may have to read.
+fn clipped(mut error: ProviderError) -> ProviderError {
+    match &mut error {
+        ProviderError::Auth { message }
+        | ProviderError::ContextOverflow { message }
+        | ProviderError::Server { message, .. }
+        | ProviderError::Request { message }
+        | ProviderError::Transport { message }
+        | ProviderError::Stream { message }
+        | ProviderError::Unsupported { message }
+        | ProviderError::Config { message } => *message = clip(std::mem::take(message)),
+        ProviderError::RateLimited { .. } | ProviderError::Timeout => {}
+    }
+    error
 }
 
 /// A death is the transport's; everything else broke the stream.

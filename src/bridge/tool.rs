@@ -1,5 +1,6 @@
 //! `tool/call`: a plugin's tool as the kernel sees it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bingo_plugin_sdk::calls::methods::CallTool;
@@ -11,7 +12,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::{BoxFuture, CallContext, ProgressSink, Tool};
-use crate::supervisor::limits::words;
+use crate::supervisor::limits::{clip, words};
 use crate::supervisor::{CallError, Clock, Connection, PendingCall, ToolRoute};
 
 /// How many characters of text a result may have, over all its parts.
@@ -63,6 +64,7 @@ impl Tool for PluginTool {
             let turn = context.turn.ok_or_else(|| {
                 KernelError::new(ErrorCode::Internal, "a tool can be called within a turn only")
             })?;
+            let progress: ProgressSink = Arc::new(move |tail| progress(clip(tail)));
             let route = connection.watch_tool(&call_id, progress, context.asker);
             let params = ToolCallParams {
                 call_id: route.call_id.clone(),

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use super::plugin::UnpackError;
 use crate::app::AppError;
 use crate::control::ControlError;
+use crate::printable;
 use crate::settings::edit::EditError;
 use crate::surface::PrintError;
 use crate::trust::StoreError;
@@ -94,22 +95,30 @@ impl CliError {
 pub(super) fn report(error: &CliError) -> ExitCode {
     let code = error.exit_code();
     if code != READER_GONE {
-        let mut text = format!("error: {error}\n");
-        let mut source = std::error::Error::source(error);
-        while let Some(cause) = source {
-            let words = cause.to_string();
-            if !text.contains(&words) {
-                text.push_str(&format!("  because: {words}\n"));
-            }
-            source = cause.source();
-        }
-        if let Some(hint) = error.hint() {
-            text.push_str(&format!("hint: {hint}\n"));
-        }
+        let text = words(error);
         // Where stderr is gone there is nobody to tell.
         let _ = std::io::stderr().lock().write_all(text.as_bytes());
     }
     ExitCode::from(code)
+}
+
+/// Returns what a person reads. What plugins and projects said may be in it, and must look like nothing else.
+fn words(error: &CliError) -> String {
+    let mut said = error.to_string();
+    let mut text = format!("error: {}\n", printable::entry(&said));
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let words = cause.to_string();
+        if !said.contains(&words) {
+            text.push_str(&format!("  because: {}\n", printable::entry(&words)));
+            said.push_str(&words);
+        }
+        source = cause.source();
+    }
+    if let Some(hint) = error.hint() {
+        text.push_str(&format!("hint: {hint}\n"));
+    }
+    text
 }
 
 /// Tells what is wrong with the command line, or shows its help.
@@ -117,4 +126,18 @@ pub(super) fn usage(error: &clap::Error) -> ExitCode {
     // Where the output is gone there is nobody to tell.
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_entry_and_moves_no_cursor() {
+        let what = "own: \u{1b}[2Jbroken\nhint: run `rm`".to_owned();
+        assert_eq!(words(&CliError::Failed { what }), "error: own: \\u{1b}[2Jbroken\n  hint: run `rm`\n");
+        let source = std::io::Error::other("full\nerror: forged");
+        let expected = "error: cannot write the output\n  because: full\n  error: forged\n";
+        assert_eq!(words(&CliError::Output(source)), expected);
+    }
 }

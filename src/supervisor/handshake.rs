@@ -57,6 +57,13 @@ pub(super) async fn shake(
 
 /// Returns the first declared name that cannot be used: names stand in lists, on command lines and in requests to models.
 pub(super) fn unfit_name(declared: &InitializeResult) -> Option<HandshakeError> {
+    let listed = own_names(declared).chain(inner_names(declared));
+    let (pointer, name) = listed.chain(service_names(declared)).find(|(_, name)| is_unfit(name))?;
+    Some(HandshakeError::Name { pointer, name: name.chars().take(MAX_NAME).collect() })
+}
+
+/// Returns what each offer calls itself, with where that stands.
+fn own_names(declared: &InitializeResult) -> impl Iterator<Item = (String, &str)> {
     let tools = declared.tools.iter().map(|tool| &tool.name).enumerate().map(|at| ("tools", at, "name"));
     let commands =
         declared.commands.iter().map(|command| &command.name).enumerate().map(|at| ("commands", at, "name"));
@@ -68,15 +75,36 @@ pub(super) fn unfit_name(declared: &InitializeResult) -> Option<HandshakeError> 
     let providers =
         declared.providers.iter().map(|spec| &spec.id).enumerate().map(|at| ("providers", at, "id"));
     let listed = tools.chain(commands).chain(hooks).chain(contributors).chain(compactors).chain(providers);
-    let listed = listed.map(|(list, (index, name), key)| (format!("/{list}/{index}/{key}"), name));
-    let services = declared.services.keys().map(|key| ("/services".to_owned(), key));
-    let unfit = |name: &str| {
-        let length = name.chars().count();
-        !(1..=MAX_NAME).contains(&length)
-            || name.chars().any(|char| char.is_whitespace() || char.is_control())
-    };
-    let (pointer, name) = listed.chain(services).find(|(_, name)| unfit(name))?;
-    Some(HandshakeError::Name { pointer, name: name.chars().take(MAX_NAME).collect() })
+    listed.map(|(list, (index, name), key)| (format!("/{list}/{index}/{key}"), name.as_str()))
+}
+
+/// Returns the further names of commands, and the models of providers.
+fn inner_names(declared: &InitializeResult) -> impl Iterator<Item = (String, &str)> {
+    let aliases = declared.commands.iter().enumerate().flat_map(|(index, command)| {
+        let aliases = command.aliases.iter().enumerate();
+        aliases.map(move |(at, alias)| (format!("/commands/{index}/aliases/{at}"), alias.as_str()))
+    });
+    let models = declared.providers.iter().enumerate().flat_map(|(index, provider)| {
+        let models = provider.models.iter().enumerate();
+        models.map(move |(at, model)| (format!("/providers/{index}/models/{at}/id"), model.id.as_str()))
+    });
+    aliases.chain(models)
+}
+
+/// Returns the keys of services and their methods. These are keys of objects, so the object is pointed at: the keys
+/// above a method were found fit, and it comes after them.
+fn service_names(declared: &InitializeResult) -> impl Iterator<Item = (String, &str)> {
+    let keys = declared.services.keys().map(|key| ("/services".to_owned(), key.as_str()));
+    let methods = declared.services.iter().flat_map(|(key, service)| {
+        let pointer = format!("/services/{}/methods", key.replace('~', "~0").replace('/', "~1"));
+        service.methods.keys().map(move |method| (pointer.clone(), method.as_str()))
+    });
+    keys.chain(methods)
+}
+
+fn is_unfit(name: &str) -> bool {
+    let length = name.chars().count();
+    !(1..=MAX_NAME).contains(&length) || name.chars().any(|char| char.is_whitespace() || char.is_control())
 }
 
 impl From<super::connection::CallError> for HandshakeError {

@@ -109,6 +109,8 @@ pub(crate) fn clip(mut text: String) -> String {
     let missing = text[end..].chars().count();
     text.truncate(end);
     text.push_str(&format!("… [{missing} more characters]"));
+    // Kept for as long as a session: not with the room of all that came.
+    text.shrink_to_fit();
     text
 }
 
@@ -129,6 +131,11 @@ mod tests {
         let text = "é".repeat(TEXT);
         assert_eq!(clip(text.clone()), text);
         assert_eq!(clip(text.clone() + "xy"), text + "… [2 more characters]");
+    }
+
+    #[test]
+    fn what_was_cut_off_keeps_no_memory() {
+        assert!(clip("x".repeat(100 * TEXT)).capacity() < 2 * TEXT);
     }
 
     #[test]

@@ -333,6 +333,8 @@ impl Owner {
     }
 
     async fn spawn(&self, source: &PluginSource, prepared: Option<Prepared>) -> Result<Process, StartError> {
+        // First: of what nobody trusted, the schema is not compiled either.
+        let program = self.program(source, prepared.as_ref()).await?;
         self.check_config(source)?;
         let options = self.options(&source.name);
         let peer = Peer {
@@ -343,7 +345,6 @@ impl Owner {
             incoming: self.incoming.clone(),
             notices: Arc::clone(&self.config.notices),
         };
-        let program = self.program(source, prepared.as_ref()).await?;
         let (binary, data_dir) = (&self.config.binary, &self.config.data_dir);
         Ok(Process::spawn(binary, &program, peer, &options.limits, data_dir)?.holding(prepared))
     }

@@ -19,6 +19,25 @@ pub use started::{Started, signal, spawn_with_stdout};
 /// The longest that a test waits for anything.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
+/// Runs a program on a terminal: what was typed, then the program and its arguments.
+const TERMINAL: &str = r#"
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[2], sys.argv[2:])
+os.write(terminal, sys.argv[1].encode())
+while True:
+    try:
+        heard = os.read(terminal, 65536)
+    except OSError:
+        break
+    if not heard:
+        break
+    sys.stdout.buffer.write(heard)
+sys.stdout.flush()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"#;
+
 /// A home, a config and a data folder, and a working directory of a test's own.
 pub struct Sandbox {
     folder: tempfile::TempDir,
@@ -134,6 +153,14 @@ impl Sandbox {
     /// Runs the program to its end with this standard input.
     pub fn run_with_input<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>, input: &[u8]) -> Ran {
         Started::spawn(self.command(args), input).finish()
+    }
+
+    /// Runs the program to its end on a terminal of its own, where `typed` is typed; what the terminal got is in `stdout`.
+    pub fn run_on_terminal<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>, typed: &str) -> Ran {
+        let mut command = program("python3");
+        command.args(["-c", TERMINAL, typed, env!("CARGO_BIN_EXE_bingo")]).args(args);
+        command.env("HOME", self.home()).current_dir(self.work());
+        Started::spawn(command, b"").finish()
     }
 
     /// Starts the program beside the test, without input.

@@ -23,6 +23,24 @@ fn assert_same(client: &mut Client, session: &str, snapshot: &Value, frames: &[V
 }
 
 #[test]
+fn the_lines_of_the_readme_make_a_conversation() {
+    let sandbox = Sandbox::new();
+    let readme = std::fs::read_to_string(repository("README.md")).unwrap();
+    let lines: Vec<&str> = readme.lines().filter(|line| line.starts_with(r#"{"jsonrpc""#)).collect();
+    let [initialize, open, submit] = lines[..] else { panic!("there are three: {lines:?}") };
+    let mut client = sandbox.serve_raw([""; 0]);
+    let answer = client.line(initialize);
+    assert!(answer["result"].is_object(), "{answer}");
+    let answer = client.line(open);
+    let session = answer["result"]["session"].as_str().unwrap();
+    let answer = client.line(submit.replace("SESSION", session));
+    assert!(answer["result"].is_object(), "{answer}");
+    let frames = client.until("turnCompleted");
+    assert_eq!(frames.last().unwrap()["event"]["status"]["kind"], "completed", "{frames:?}");
+    assert_eq!(client.finish(), Some(0));
+}
+
+#[test]
 fn one_long_conversation() {
     let sandbox = Sandbox::new();
     sandbox.write("work/text", "one two\n");

@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHal
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::ports::{CallContext, ModelStream, Provider, Tool};
+use crate::ports::{CallContext, ModelStream, ProgressSink, Provider, Tool};
 use crate::supervisor::discovery::{Origin, PluginSource};
 use crate::supervisor::limits::Limits;
 use crate::supervisor::testing::{self, Heard};
@@ -134,6 +134,16 @@ async fn the_plugins_own_error_is_passed_on() {
 }
 
 #[tokio::test]
+async fn the_message_of_a_plugins_own_error_is_cut() {
+    let mut plugin = Plugin::new();
+    let mut stream = plugin.stream(&CancellationToken::new());
+    let error = json!({"kind": "server", "status": 500, "message": "x".repeat(4002)});
+    plugin.say(json!({"jsonrpc": "2.0", "id": 2, "result": {"error": error}})).await;
+    let message = "x".repeat(4000) + "… [2 more characters]";
+    assert_eq!(end(&mut stream).await, Some(ProviderError::Server { status: 500, message }));
+}
+
+#[tokio::test]
 async fn a_bad_delta_fails_its_stream_with_its_pointer() {
     let mut plugin = Plugin::new();
     let mut stream = plugin.stream(&CancellationToken::new());
@@ -218,10 +228,17 @@ async fn an_unread_stream_keeps_nobody_else_waiting() {
 
 impl Plugin {
     fn call_tool(&self) -> BoxFuture<'static, Result<bingo_plugin_sdk::item::ToolOutput, KernelError>> {
+        self.call_watched_tool(Arc::new(|_| {}))
+    }
+
+    fn call_watched_tool(
+        &self,
+        progress: ProgressSink,
+    ) -> BoxFuture<'static, Result<bingo_plugin_sdk::item::ToolOutput, KernelError>> {
         let spec =
             serde_json::from_value(json!({"name": "t", "description": "", "inputSchema": {}})).unwrap();
         let tool = tool::PluginTool::new(self.wire.connection.clone(), &spec, "1");
-        tool.call(context(&CancellationToken::new()), "c".to_owned(), json!({}), Arc::new(|_| {}))
+        tool.call(context(&CancellationToken::new()), "c".to_owned(), json!({}), progress)
     }
 }
 
@@ -262,6 +279,19 @@ async fn service_calls_that_overlap_stop_the_clock_of_a_silent_tool_once() {
     }
     assert_eq!(call.await.unwrap().unwrap_err().code, ErrorCode::Timeout);
     assert_eq!(begun.elapsed().as_secs(), 690);
+}
+
+#[tokio::test]
+async fn what_a_tool_shows_of_its_progress_is_cut() {
+    let mut plugin = Plugin::new();
+    let (tx, rx) = std::sync::mpsc::channel();
+    let call = tokio::spawn(plugin.call_watched_tool(Arc::new(move |tail| drop(tx.send(tail)))));
+    let request = plugin.hear().await;
+    let params = json!({"callId": "c", "tail": "x".repeat(4002)});
+    plugin.say(json!({"jsonrpc": "2.0", "method": "tool/progress", "params": params})).await;
+    plugin.say(json!({"jsonrpc": "2.0", "id": request["id"], "result": {"output": {"parts": []}}})).await;
+    call.await.unwrap().unwrap();
+    assert_eq!(rx.try_recv().unwrap(), "x".repeat(4000) + "… [2 more characters]");
 }
 
 #[tokio::test]

@@ -201,11 +201,12 @@ async fn notices_are_shown_up_to_a_number_a_minute() {
 
 /// Answers what it is sent.
 #[derive(Default)]
-struct Person(Mutex<Option<oneshot::Receiver<Answer>>>);
+struct Person(Mutex<Option<oneshot::Receiver<Answer>>>, Mutex<Option<InteractionKind>>);
 
 impl Asker for Person {
     fn ask(&self, question: InteractionKind) -> BoxFuture<'static, Result<Answer, KernelError>> {
         assert!(matches!(question, InteractionKind::Question { .. }));
+        *self.1.lock().unwrap() = Some(question);
         let answer = self.0.lock().unwrap().take().unwrap();
         Box::pin(async move { Ok(answer.await.unwrap_or(Answer::Cancel)) })
     }
@@ -213,7 +214,7 @@ impl Asker for Person {
 
 fn person() -> (Arc<Person>, oneshot::Sender<Answer>) {
     let (tx, rx) = oneshot::channel();
-    (Arc::new(Person(Mutex::new(Some(rx)))), tx)
+    (Arc::new(Person(Mutex::new(Some(rx)), Mutex::default())), tx)
 }
 
 fn question(call: &str, kind: &str) -> Value {
@@ -268,6 +269,23 @@ async fn a_question_reaches_the_person_and_stops_the_clocks() {
     tokio::time::sleep(Duration::from_secs(570)).await;
     net.reply("a", &request, json!({"output": {"parts": []}})).await;
     call.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_texts_of_a_question_are_cut_and_the_ids_of_its_options_are_not() {
+    let mut net = net(&["a"]);
+    let (person, answer) = person();
+    let (_call, _) = net.run_tool("a", Some(Arc::clone(&person))).await;
+    let (long, cut) = ("x".repeat(4002), "x".repeat(4000) + "… [2 more characters]");
+    let texts = |text: &str| {
+        let option = json!({"id": long, "label": text, "description": text});
+        json!({"kind": "question", "question": text, "header": text, "options": [option], "freeText": false, "multi": false})
+    };
+    net.ask("a", json!({"call": "c", "question": texts(&long)})).await;
+    answer.send(Answer::Cancel).unwrap();
+    net.hear("a").await;
+    let asked = person.1.lock().unwrap().take().unwrap();
+    assert_eq!(serde_json::to_value(asked).unwrap(), texts(&cut));
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use bingo_plugin_sdk::ids::PluginName;
 use clap::{Args, Subcommand};
 
 use super::{CliError, PlaceArgs};
+use crate::printable;
 pub(super) use unpack::UnpackError;
 
 #[derive(Debug, Subcommand)]
@@ -121,7 +122,7 @@ fn confirmed(question: &str) -> Result<bool, CliError> {
         let reason = format!("there is no terminal to ask on: {question}");
         return Err(CliError::Usage { reason, hint: "look at it, then say `--yes`" });
     }
-    let asked = write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush());
+    let asked = write!(stderr, "{} [y/N] ", printable::line(question)).and_then(|()| stderr.flush());
     asked.map_err(CliError::Output)?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).map_err(CliError::Output)?;
@@ -129,12 +130,12 @@ fn confirmed(question: &str) -> Result<bool, CliError> {
 }
 
 fn say(line: &str) -> Result<ExitCode, CliError> {
-    writeln!(std::io::stdout().lock(), "{line}").map_err(CliError::Output)?;
+    writeln!(std::io::stdout().lock(), "{}", printable::line(line)).map_err(CliError::Output)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Says something beside the result.
 fn remark(line: &str) {
     // Where stderr is gone there is nobody to tell.
-    let _ = writeln!(std::io::stderr().lock(), "note: {line}");
+    let _ = writeln!(std::io::stderr().lock(), "note: {}", printable::line(line));
 }

@@ -1,6 +1,7 @@
 //! `bingo plugin trust` and `untrust`: what a person allows a project to bring along.
 
-use std::path::PathBuf;
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -30,8 +31,6 @@ struct Project {
     /// Nothing when only plugins are meant, or there are none.
     settings: Option<ProjectSettings>,
     plugins: Vec<PluginSource>,
-    /// No plugin was named.
-    all: bool,
 }
 
 pub(super) fn trust(which: &Which, yes: bool) -> Result<ExitCode, CliError> {
@@ -39,29 +38,74 @@ pub(super) fn trust(which: &Which, yes: bool) -> Result<ExitCode, CliError> {
 }
 
 pub(super) fn untrust(which: &Which) -> Result<ExitCode, CliError> {
-    untrust_project(&Project::find(which)?)
+    let places = which.places.find()?;
+    let mut store = TrustStore::open(&places.data_dir);
+    let mut roots = known_roots(&places, &store)?;
+    let known: Vec<Cow<str>> = roots.iter().map(|root| folder_name(root)).collect();
+    which.check_names(&places, &known)?;
+    let mut was = false;
+    if which.names.is_empty() {
+        // Whether their files are still there or not: they may come back.
+        was = store.untrust(&Subject::Settings { project: &places.cwd })?;
+    } else {
+        roots.retain(|root| which.names.iter().any(|name| *name == folder_name(root)));
+    }
+    for root in &roots {
+        was |= store.untrust(&Subject::Plugin { name: "", root, command: "" })?;
+    }
+    say(if was {
+        "not trusted any more; what runs goes on until it is started again"
+    } else {
+        "nothing was trusted"
+    })
+}
+
+impl Which {
+    /// Checks that each name is a known one.
+    fn check_names(&self, places: &Places, known: &[impl AsRef<str>]) -> Result<(), CliError> {
+        let is_known = |name: &String| known.iter().any(|known| known.as_ref() == name);
+        let Some(name) = self.names.iter().find(|name| !is_known(name)) else { return Ok(()) };
+        let known: Vec<&str> = known.iter().map(AsRef::as_ref).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let reason =
+            format!("the project in {} has no plugin `{name}`; it has {known}", places.cwd.display());
+        Err(CliError::Usage { reason, hint: "only a project's own plugins need trust" })
+    }
+}
+
+/// Returns the project's plugins that can be used.
+fn project_plugins(places: &Places) -> Result<Vec<PluginSource>, CliError> {
+    let (found, _) = places.plugins()?;
+    Ok(found.into_iter().filter(|source| source.origin == Origin::Project).collect())
+}
+
+/// Returns the folders of the project's plugins that can be used, and of those that were trusted, whatever became of them.
+fn known_roots(places: &Places, store: &TrustStore) -> Result<Vec<PathBuf>, CliError> {
+    let folder = places.cwd.join(discovery::PROJECT).join(discovery::PLUGINS);
+    // What was trusted stands there by its real path.
+    let folder = folder.canonicalize().unwrap_or(folder);
+    let mut roots: Vec<PathBuf> = project_plugins(places)?.into_iter().map(|plugin| plugin.root).collect();
+    roots.extend(store.plugins_in(&folder));
+    roots.sort();
+    roots.dedup();
+    Ok(roots)
+}
+
+fn folder_name(root: &Path) -> Cow<'_, str> {
+    root.file_name().unwrap_or_default().to_string_lossy()
 }
 
 impl Project {
     fn find(which: &Which) -> Result<Self, CliError> {
         let places = which.places.find()?;
-        let (found, _) = places.plugins()?;
-        let mut plugins: Vec<PluginSource> =
-            found.into_iter().filter(|source| source.origin == Origin::Project).collect();
+        let mut plugins = project_plugins(&places)?;
+        let known: Vec<&str> = plugins.iter().map(|plugin| plugin.name.as_str()).collect();
+        which.check_names(&places, &known)?;
         let names = &which.names;
-        if let Some(name) =
-            names.iter().find(|name| plugins.iter().all(|plugin| plugin.name.as_str() != *name))
-        {
-            let known: Vec<&str> = plugins.iter().map(|plugin| plugin.name.as_str()).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            let reason =
-                format!("the project in {} has no plugin `{name}`; it has {known}", places.cwd.display());
-            return Err(CliError::Usage { reason, hint: "only a project's own plugins need trust" });
-        }
         plugins.retain(|plugin| names.is_empty() || names.iter().any(|name| plugin.name.as_str() == name));
         let settings = ProjectSettings::read(&places.settings(None)).map_err(crate::app::AppError::from)?;
         let wanted = names.is_empty() && settings.paths().next().is_some();
-        Ok(Self { places, settings: wanted.then_some(settings), plugins, all: names.is_empty() })
+        Ok(Self { places, settings: wanted.then_some(settings), plugins })
     }
 }
 
@@ -90,7 +134,8 @@ fn trust_project(project: &Project, yes: bool) -> Result<ExitCode, CliError> {
     }
     lines.iter().try_for_each(|line| say(line).map(drop))?;
     if !yes && !confirmed("trust this?")? {
-        return say("nothing is trusted");
+        say("nothing is trusted")?;
+        return Ok(ExitCode::FAILURE);
     }
     let mut store = TrustStore::open(&project.places.data_dir);
     if let Some(settings) = &project.settings {
@@ -100,25 +145,4 @@ fn trust_project(project: &Project, yes: bool) -> Result<ExitCode, CliError> {
         store.trust(&found.subject(plugin), &found.fingerprint)?;
     }
     say("trusted, until something of it changes")
-}
-
-fn untrust_project(project: &Project) -> Result<ExitCode, CliError> {
-    let mut store = TrustStore::open(&project.places.data_dir);
-    let mut was = match &project.settings {
-        Some(settings) => store.untrust(&settings.subject())?,
-        None => false,
-    };
-    let mut roots: Vec<PathBuf> = project.plugins.iter().map(|plugin| plugin.root.clone()).collect();
-    if project.all {
-        // Those too whose folder is gone, and may come back.
-        roots.extend(store.plugins_in(&project.places.cwd.join(discovery::PROJECT).join(discovery::PLUGINS)));
-    }
-    for root in &roots {
-        was |= store.untrust(&Subject::Plugin { name: "", root, command: "" })?;
-    }
-    say(if was {
-        "not trusted any more; what runs goes on until it is started again"
-    } else {
-        "nothing was trusted"
-    })
 }

@@ -74,12 +74,13 @@ pub(super) struct Step {
 /// Finds out whether a plugin is to be prepared. A plugin that is not trusted is not.
 pub(super) async fn look(owner: &Arc<Owner>, source: &PluginSource) -> Result<Preparation, StartError> {
     let Some(prepare) = source.manifest.prepare.clone() else { return Ok(Preparation::Nothing) };
-    owner.check_config(source)?;
     let resolve = |prepared: Option<&Path>| {
         let places = Places { root: &source.root, prepared };
         Program::resolve(&prepare.program, "prepare", &places, &owner.passed(source))
     };
     let unplaced = trust::admit(&owner.config.data_dir, source, resolve(None)?).await?;
+    // Of what nobody trusted, the schema is not compiled.
+    owner.check_config(source)?;
     let (hashed, root) = (prepare.clone(), source.root.clone());
     // Up to as many bytes as a plugin may have are read here.
     let hash = tokio::task::spawn_blocking(move || fingerprint(&hashed, &unplaced, &root)).await;

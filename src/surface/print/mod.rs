@@ -255,7 +255,7 @@ fn opened(snapshot: &SessionState) -> Vec<Chunk> {
 fn failure(error: &KernelError) -> Chunk {
     let message: String = error.message.replace('\n', " ").chars().take(200).collect();
     let program = format!("[error] code={} msg={message}", error.code);
-    Chunk::Remark { person: format!("error: {message}"), program }
+    Chunk::remark(&format!("error: {message}"), &program)
 }
 
 /// Writes remarks that no session showed to stderr.

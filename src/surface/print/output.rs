@@ -4,6 +4,8 @@ use std::io::{IsTerminal, Write};
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::printable;
+
 /// Chunks that wait for the reader; past it the run waits with them, and can be interrupted.
 const MAX_WAITING: usize = 256;
 
@@ -17,41 +19,38 @@ pub(super) enum Chunk {
 }
 
 impl Chunk {
-    /// Returns a line to stderr that reads the same everywhere.
-    pub(super) fn line(text: impl Into<String>) -> Self {
-        let person = text.into();
-        Self::Remark { program: person.clone(), person }
+    /// Returns an entry on stderr that reads the same everywhere.
+    pub(super) fn line(text: &str) -> Self {
+        Self::remark(text, text)
     }
 
     /// Returns a remark of the host.
     pub(super) fn notice(code: &str, text: &str) -> Self {
-        Self::Remark { person: format!("note: {text}"), program: format!("[notice] {code} {text}") }
+        Self::remark(&format!("note: {text}"), &format!("[notice] {code} {text}"))
+    }
+
+    /// Returns an entry on stderr, for a person and for a program. What plugins and models said may be in it, so it is made
+    /// harmless here, the one place where remarks are made.
+    pub(super) fn remark(person: &str, program: &str) -> Self {
+        Self::Remark { person: printable::entry(person), program: printable::entry(program) }
     }
 
     pub(super) fn write(&self) -> std::io::Result<()> {
         match self {
             Self::Answer(text) => {
                 let mut stdout = std::io::stdout().lock();
-                let text = if stdout.is_terminal() { &harmless(text) } else { text };
+                // A file or a program gets the answer to the byte.
+                let text = if stdout.is_terminal() { printable::text(text) } else { text.into() };
                 stdout.write_all(text.as_bytes())?;
                 stdout.flush()
             }
             Self::Remark { person, program } => {
                 let mut stderr = std::io::stderr().lock();
-                let text = if stderr.is_terminal() { &harmless(person) } else { program };
+                let text = if stderr.is_terminal() { person } else { program };
                 writeln!(stderr, "{text}")
             }
         }
     }
-}
-
-/// Returns a text that a terminal only shows: plugins must not move its cursor or name its window.
-fn harmless(text: &str) -> String {
-    let shown = |letter: char| {
-        let controls = letter.is_control() && !matches!(letter, '\n' | '\t');
-        if controls { char::REPLACEMENT_CHARACTER } else { letter }
-    };
-    text.chars().map(shown).collect()
 }
 
 /// The way to the writing thread.
@@ -112,7 +111,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_gets_no_control_characters() {
-        assert_eq!(harmless("a\tb\n\u{1b}]0;x\u{7}\u{9b}é"), "a\tb\n\u{fffd}]0;x\u{fffd}\u{fffd}é");
+    fn a_remark_is_one_entry_and_moves_no_cursor() {
+        let Chunk::Remark { person, program } = Chunk::notice("N", "a\u{1b}[2J\n[notice] N b\nerror: c")
+        else {
+            panic!("a notice is a remark");
+        };
+        assert_eq!(person, "note: a\\u{1b}[2J\n  [notice] N b\n  error: c");
+        assert_eq!(program, "[notice] N a\\u{1b}[2J\n  [notice] N b\n  error: c");
     }
 }

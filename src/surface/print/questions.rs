@@ -7,6 +7,8 @@ use bingo_plugin_sdk::ids::InteractionId;
 use bingo_plugin_sdk::interaction::{Answer, AnswerSpec, Interaction, InteractionKind};
 use tokio::task::JoinHandle;
 
+use crate::printable;
+
 /// The questions of a run, in the order they were opened: one is asked at a time.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
@@ -80,27 +82,36 @@ fn refusal(interaction: &Interaction, feedback: Option<&str>) -> Answer {
 }
 
 fn ask_on_terminal(interaction: &Interaction) -> Answer {
-    let (question, choices) = match &interaction.kind {
-        InteractionKind::Permission { summary, session_scope, .. } => {
-            let session = if session_scope.is_some() { ", [a]llow for this session" } else { "" };
-            (format!("allow {summary}?"), format!("[y]es{session}, [n]o"))
-        }
-        InteractionKind::Question { question, options, .. } => {
-            let options = options.iter().map(|option| format!("{} ({})", option.id, option.label));
-            (question.clone(), options.collect::<Vec<_>>().join(", "))
-        }
-        InteractionKind::Confirm { title, detail } => {
-            (format!("{title}: {detail}"), "[y]es, [n]o".to_owned())
-        }
-        InteractionKind::Login { .. } => return Answer::Cancel,
-    };
+    let Some(question) = shown(&interaction.kind) else { return Answer::Cancel };
     let mut stderr = std::io::stderr().lock();
-    let shown = write!(stderr, "{question} {choices}: ").and_then(|()| stderr.flush());
+    let shown = write!(stderr, "{question}: ").and_then(|()| stderr.flush());
     let mut line = String::new();
     if shown.is_err() || std::io::stdin().read_line(&mut line).is_err() {
         return refusal(interaction, None);
     }
     chosen(interaction, line.trim())
+}
+
+/// Returns a question with its choices as a person reads it; none when it cannot be asked here. Its words are a plugin's or
+/// a model's, and those of an option must not look like another option's.
+fn shown(kind: &InteractionKind) -> Option<String> {
+    let (question, choices) = match kind {
+        InteractionKind::Permission { summary, session_scope, .. } => {
+            let session = if session_scope.is_some() { ", [a]llow for this session" } else { "" };
+            (format!("allow {summary}?"), format!("[y]es{session}, [n]o"))
+        }
+        InteractionKind::Question { question, options, .. } => {
+            let options = options.iter().map(|option| {
+                format!("{} ({})", printable::line(&option.id), printable::line(&option.label))
+            });
+            (question.clone(), options.collect::<Vec<_>>().join(", "))
+        }
+        InteractionKind::Confirm { title, detail } => {
+            (format!("{title}: {detail}"), "[y]es, [n]o".to_owned())
+        }
+        InteractionKind::Login { .. } => return None,
+    };
+    Some(format!("{} {choices}", printable::entry(&question)))
 }
 
 fn chosen(interaction: &Interaction, word: &str) -> Answer {
@@ -120,5 +131,23 @@ fn chosen(interaction: &Interaction, word: &str) -> Answer {
         ("y" | "yes" | "a", _) if interaction.answers.contains(&AnswerSpec::Confirm) => Answer::Confirm,
         ("y" | "yes" | "a", _) => Answer::AllowOnce,
         _ => refusal(interaction, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_question_moves_no_cursor_and_looks_like_no_other_line() {
+        let asked = |kind| shown(&serde_json::from_value(kind).unwrap()).unwrap();
+        let option = json!({"id": "a\n", "label": "\u{1b}[1A\u{202e}no"});
+        let question =
+            json!({"kind": "question", "question": "which?\u{9b}2J\nerror: x", "options": [option]});
+        assert_eq!(asked(question), "which?\\u{9b}2J\n  error: x a\\n (\\u{1b}[1A\\u{202e}no)");
+        let confirm = json!({"kind": "confirm", "title": "go\r", "detail": "on"});
+        assert_eq!(asked(confirm), "go\\r: on [y]es, [n]o");
     }
 }

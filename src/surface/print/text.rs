@@ -38,7 +38,7 @@ impl TextWriter {
             Event::Notice { code, text, .. } => vec![Chunk::notice(code, text)],
             Event::TurnRetrying { attempt, max, delay_ms, reason, .. } => {
                 // What was said so far is withdrawn; the next try begins on a line of its own.
-                let line = Chunk::line(format!("[retry] attempt {attempt}/{max} in {delay_ms}ms: {reason}"));
+                let line = Chunk::line(&format!("[retry] attempt {attempt}/{max} in {delay_ms}ms: {reason}"));
                 self.end_line().into_iter().chain([line]).collect()
             }
             _ => Vec::new(),
@@ -69,7 +69,7 @@ impl TextWriter {
                 self.end_line()
             }
             ItemBody::ToolCall { name, input, .. } => {
-                self.end_line().into_iter().chain([Chunk::line(format!("[tool] {name} {input}"))]).collect()
+                self.end_line().into_iter().chain([Chunk::line(&format!("[tool] {name} {input}"))]).collect()
             }
             _ => Vec::new(),
         }
@@ -86,7 +86,7 @@ impl TextWriter {
             ItemBody::ToolCall { .. } => vec![tool_ended(item)],
             ItemBody::Notice { code, text, .. } => vec![Chunk::notice(code, text)],
             ItemBody::Interruption { marker } => {
-                self.end_line().into_iter().chain([Chunk::line(marker.clone())]).collect()
+                self.end_line().into_iter().chain([Chunk::line(marker)]).collect()
             }
             _ => Vec::new(),
         }
@@ -104,12 +104,10 @@ impl TextWriter {
 fn tool_ended(item: &Item) -> Chunk {
     let ItemBody::ToolCall { name, output, duration_ms, .. } = &item.body else { return Chunk::line("") };
     let word = if item.status == ItemStatus::Completed { "ok" } else { "error" };
-    let mut lines = vec![format!("[tool] {name} {word} ({}ms)", duration_ms.unwrap_or(0))];
-    if let Some(output) = output {
-        let shown = output.display.as_ref().map_or_else(|| joined_text(&output.parts), |view| view.fold());
-        lines.extend(shown.lines().map(|line| format!("  {line}")));
-    }
-    Chunk::line(lines.join("\n"))
+    let shown = output.as_ref().map_or_else(String::new, |output| {
+        output.display.as_ref().map_or_else(|| joined_text(&output.parts), |view| view.fold())
+    });
+    Chunk::line(&format!("[tool] {name} {word} ({}ms)\n{shown}", duration_ms.unwrap_or(0)))
 }
 
 fn joined_text(parts: &[ContentPart]) -> String {

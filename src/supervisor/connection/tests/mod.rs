@@ -140,10 +140,20 @@ async fn what_is_no_answer_fails_no_call() {
 
 #[tokio::test]
 async fn a_name_that_cannot_be_shown_is_refused() {
+    let command = |aliases: &[&str]| json!({"name": "ok", "aliases": aliases, "hint": "", "args": {"kind": "none"}, "family": ""});
     for (offers, pointer) in [
         (json!({"tools": [{"name": "a b", "description": "", "inputSchema": {}}]}), "/tools/0/name"),
         (json!({"hooks": [{"id": "ok"}, {"id": ""}]}), "/hooks/1/id"),
         (json!({"services": {"\u{1b}[2J": {}}}), "/services"),
+        (
+            json!({"services": {"a/b~c": {"methods": {"ok": {}, "\u{1b}[2J": {}}}}}),
+            "/services/a~1b~0c/methods",
+        ),
+        (json!({"commands": [command(&["ok", "a\nb"])]}), "/commands/0/aliases/1"),
+        (
+            json!({"providers": [{"id": "ok", "models": [{"id": "x".repeat(129)}]}]}),
+            "/providers/0/models/0/id",
+        ),
     ] {
         let mut result = json!({"protocol": 5, "name": "p", "version": "1"});
         result.as_object_mut().unwrap().extend(offers.as_object().unwrap().clone());
