@@ -13,6 +13,7 @@ mod restart;
 mod services;
 mod starting;
 mod submit;
+mod swaps;
 mod tool_hooks;
 
 use std::path::{Path, PathBuf};
