@@ -1,4 +1,5 @@
-//! A plugin that is replaced over and over while sessions call its tool and stream from its model.
+//! A plugin that is replaced over and over while sessions call its tool and stream from its model. The turns are slow: each
+//! leaves some KiB in its session, which are not the replacement's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,7 +26,7 @@ def stream(params):
     delta({'type': 'textStart', 'id': 'b'})
     for _ in range(10):
         delta({'type': 'textDelta', 'id': 'b', 'delta': PID + ' '})
-        time.sleep(0.002)
+        time.sleep(0.03)
     delta({'type': 'textEnd', 'id': 'b'})
     if not again:
         delta({'type': 'toolCall', 'id': 'call-%d' % time.time_ns(), 'name': 'plugin__p__t', 'input': '{}'})
