@@ -26,7 +26,7 @@ def stream(params):
     delta({'type': 'textStart', 'id': 'b'})
     for _ in range(10):
         delta({'type': 'textDelta', 'id': 'b', 'delta': PID + ' '})
-        time.sleep(0.03)
+        time.sleep(0.06)
     delta({'type': 'textEnd', 'id': 'b'})
     if not again:
         delta({'type': 'toolCall', 'id': 'call-%d' % time.time_ns(), 'name': 'plugin__p__t', 'input': '{}'})
