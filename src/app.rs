@@ -21,7 +21,7 @@ use crate::kernel::{Board, Kernel, KernelSettings, PermissionMode, Rule};
 use crate::ports::{Notice, Notices, Offers};
 use crate::settings::{self, OnHookTimeout, PluginSettings, Settings, SettingsError};
 use crate::supervisor::discovery::{self, DiscoveryError, PluginSource};
-use crate::supervisor::{PluginOptions, Supervisor, SupervisorConfig, changes, guard};
+use crate::supervisor::{PluginOptions, Setups, Supervisor, SupervisorConfig, changes, guard};
 use crate::trust::TrustStore;
 
 /// The hidden subcommand under which this program is a bundled provider.
@@ -134,8 +134,7 @@ impl App {
             config_dir: places.config_dir.clone(),
             data_dir: places.data_dir.clone(),
             sources: plugin_sources(&places, &options.plugins, &notices)?,
-            config: settings.plugins.clone(),
-            options: plugin_options(&settings)?,
+            setups: plugin_setups(&settings)?,
             notices: Arc::clone(&notices),
         };
         raise_open_files();
@@ -303,20 +302,27 @@ fn plugin_sources(
     Ok(sources)
 }
 
-fn plugin_options(settings: &Settings) -> Result<BTreeMap<String, PluginOptions>, AppError> {
-    let convert = |(name, own): (&String, &PluginSettings)| {
-        let options = PluginOptions {
-            enabled: own.enabled.unwrap_or(true),
-            env: own.env.clone(),
-            inherit_env: own.inherit_env,
-            deny_unanswered: own.on_hook_timeout == OnHookTimeout::Deny,
-            timeouts: typed(name, "timeouts", &own.timeouts)?,
-            restart: typed(name, "restart", &own.restart)?,
-            limits: typed(name, "limits", &own.limits)?,
-        };
-        Ok((name.clone(), options))
-    };
-    settings.supervisor.iter().map(convert).collect()
+fn plugin_setups(settings: &Settings) -> Result<Setups, AppError> {
+    let mut setups = Setups::new();
+    for (name, config) in &settings.plugins {
+        setups.entry(name.clone()).or_default().config = config.clone();
+    }
+    for (name, own) in &settings.supervisor {
+        setups.entry(name.clone()).or_default().options = plugin_options(name, own)?;
+    }
+    Ok(setups)
+}
+
+fn plugin_options(name: &str, own: &PluginSettings) -> Result<PluginOptions, AppError> {
+    Ok(PluginOptions {
+        enabled: own.enabled.unwrap_or(true),
+        env: own.env.clone(),
+        inherit_env: own.inherit_env,
+        deny_unanswered: own.on_hook_timeout == OnHookTimeout::Deny,
+        timeouts: typed(name, "timeouts", &own.timeouts)?,
+        restart: typed(name, "restart", &own.restart)?,
+        limits: typed(name, "limits", &own.limits)?,
+    })
 }
 
 /// Returns a table of numbers below `supervisor.<name>` as the type that says which keys it has.

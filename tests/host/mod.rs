@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![expect(clippy::unwrap_used, reason = "the helpers of tests fail by panicking, as tests do")]
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use bingo::supervisor::discovery::{self, Origin, PluginSource};
 use bingo::supervisor::guard::ResourceLimits;
 use bingo::supervisor::limits::Limits;
 use bingo::supervisor::restart::RestartPolicy;
-use bingo::supervisor::{PluginOptions, Supervisor, SupervisorConfig};
+use bingo::supervisor::{PluginOptions, PluginSetup, Supervisor, SupervisorConfig};
 use bingo_plugin_sdk::event::KernelError;
 use bingo_plugin_sdk::ids::{SessionId, TurnId};
 use bingo_plugin_sdk::item::{ContentPart, ToolOutput};
@@ -182,7 +181,11 @@ impl Host {
             limits: self.resources.clone(),
             ..PluginOptions::default()
         };
-        let options = sources.iter().map(|source| (source.name.to_string(), options.clone())).collect();
+        let setup = |source: &PluginSource| {
+            let own = (source.name.as_str() == "p").then(|| self.config.clone());
+            (source.name.to_string(), PluginSetup { config: own.unwrap_or_default(), options: options.clone() })
+        };
+        let setups = sources.iter().map(setup).collect();
         let data_dir = self.folder.path().join("data");
         let root = sources[0].root.clone();
         let supervisor = Arc::new(Supervisor::start(SupervisorConfig {
@@ -191,8 +194,7 @@ impl Host {
             config_dir: self.folder.path().into(),
             data_dir: data_dir.clone(),
             sources,
-            config: BTreeMap::from([("p".to_owned(), self.config.clone())]),
-            options,
+            setups,
             notices: heard.clone(),
         }));
         let offers = PluginOffers::new(Arc::clone(&supervisor), heard.clone());

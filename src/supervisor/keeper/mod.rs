@@ -20,7 +20,7 @@ use super::discovery::{self, Origin, PluginSource};
 use super::generation::{Process, StartError};
 use super::restart::{Deaths, Next};
 use super::table::{PluginState, ReadyPlugin};
-use super::{Owner, words};
+use super::{Owner, PluginSetup, words};
 use crate::supervisor::limits;
 
 /// How many processes of a plugin may finish what they hold beside the one that serves.
@@ -36,10 +36,17 @@ pub(super) type Reply = oneshot::Sender<Result<Generation, String>>;
 pub(super) enum Order {
     /// Start another process, from its files as they are now, and let it follow when it is well.
     Renew(Option<Reply>),
-    Enable(Reply),
-    Disable(Reply),
+    Enable(Option<Reply>),
+    Disable(Option<Reply>),
     /// It is no plugin of this host any more.
     Remove,
+}
+
+/// What reaches a keeper.
+pub(super) enum Told {
+    Order(Order),
+    /// The settings say something else about its plugin.
+    Settings,
 }
 
 /// What a plugin does next.
@@ -76,8 +83,12 @@ enum Halt {
 pub(super) struct Keeper {
     owner: Arc<Owner>,
     source: PluginSource,
-    orders: mpsc::Receiver<Order>,
+    orders: mpsc::Receiver<Told>,
     enabled: bool,
+    /// Whether the settings switched it on when they were last heeded.
+    switched: bool,
+    /// What its last process was to be started with.
+    setup: PluginSetup,
     deaths: Deaths,
     restarts: u32,
     /// What the last process declared, for as long as no other one has.
@@ -94,14 +105,26 @@ struct Retired {
 }
 
 impl Keeper {
-    pub(super) fn new(
-        owner: Arc<Owner>,
-        source: PluginSource,
-        enabled: bool,
-        orders: mpsc::Receiver<Order>,
-    ) -> Self {
-        let (deaths, replies, retired) = (Deaths::default(), Vec::new(), Vec::new());
-        Self { owner, source, orders, enabled, deaths, restarts: 0, last: None, replies, retired }
+    pub(super) fn new(owner: Arc<Owner>, source: PluginSource, orders: mpsc::Receiver<Told>) -> Self {
+        let setup = owner.setup(&source.name);
+        let enabled = setup.options.enabled;
+        Self {
+            owner,
+            source,
+            orders,
+            enabled,
+            switched: enabled,
+            setup,
+            deaths: Deaths::default(),
+            restarts: 0,
+            last: None,
+            replies: Vec::new(),
+            retired: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_enabled(&self) -> bool {
+        self.enabled
     }
 
     /// Keeps the plugin until it is removed or the host stops.
@@ -117,6 +140,32 @@ impl Keeper {
             };
         }
         self.answer(Err("the plugin is being stopped".to_owned()));
+    }
+
+    /// Waits for the next thing to do. Settings that change nothing for this plugin are none.
+    async fn order(&mut self) -> Option<Order> {
+        loop {
+            match self.orders.recv().await? {
+                Told::Order(order) => return Some(order),
+                Told::Settings => {
+                    if let Some(order) = self.heed() {
+                        return Some(order);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns what follows from the settings as they are now. A person may have ordered the same already, and a start
+    /// that is under way may have taken them.
+    fn heed(&mut self) -> Option<Order> {
+        let now = self.owner.setup(&self.source.name);
+        let on = now.options.enabled;
+        match std::mem::replace(&mut self.switched, on) != on {
+            true if !on => self.enabled.then_some(Order::Disable(None)),
+            true if !self.enabled => Some(Order::Enable(None)),
+            _ => (self.enabled && !self.setup.suits(&now)).then_some(Order::Renew(None)),
+        }
     }
 
     /// Lets a process serve.
@@ -164,11 +213,12 @@ impl Keeper {
 
     /// Offers the plugin until it dies or an order says otherwise.
     async fn serve(&mut self, mut serving: Box<Serving>) -> Phase {
+        let stop = self.owner.stop.clone();
         let order = tokio::select! {
             biased;
-            () = self.owner.stop.cancelled() => None,
+            () = stop.cancelled() => None,
             reason = serving.process.death() => return self.buried(serving, reason),
-            order = self.orders.recv() => order,
+            order = self.order() => order,
         };
         match order {
             None => {
@@ -181,7 +231,8 @@ impl Keeper {
                 self.renew(serving).await
             }
             Some(Order::Enable(reply)) => {
-                let _ = reply.send(Ok(serving.process.connection.generation()));
+                let generation = serving.process.connection.generation();
+                reply.map(|reply| reply.send(Ok(generation)));
                 Phase::Serve(serving)
             }
             Some(order @ (Order::Disable(_) | Order::Remove)) => {
@@ -201,8 +252,8 @@ impl Keeper {
     }
 
     fn died(&mut self, reason: Arc<str>, uptime: Duration) -> Phase {
-        let policy = self.owner.options(&self.source.name).restart;
-        match self.deaths.note(&policy, uptime) {
+        let policy = &self.setup.options.restart;
+        match self.deaths.note(policy, uptime) {
             Next::Again(pause) => {
                 let until = Instant::now() + pause;
                 self.publish(self.restarting(&reason));
@@ -211,8 +262,8 @@ impl Keeper {
             Next::Stay { deaths } => {
                 let (name, within) = (&self.source.name, limits::words(policy.within));
                 let text = format!(
-                    "{name} is not started again: {deaths} deaths within {within}. A change of its files or \
-                     `bingo plugin restart {name}` starts it. The last one: {reason}"
+                    "{name} is not started again: {deaths} deaths within {within}. A change of its files or its \
+                     settings, or `bingo plugin restart {name}` starts it. The last one: {reason}"
                 );
                 self.owner.post("PLUGIN_BROKEN", text);
                 self.broken(format!("it died {deaths} times within {within}; the last time: {reason}").into())
@@ -221,10 +272,11 @@ impl Keeper {
     }
 
     async fn pause(&mut self, reason: Arc<str>, until: Instant) -> Phase {
+        let stop = self.owner.stop.clone();
         tokio::select! {
             biased;
-            () = self.owner.stop.cancelled() => Phase::End,
-            order = self.orders.recv() => self.obey(order),
+            () = stop.cancelled() => Phase::End,
+            order = self.order() => self.obey(order),
             () = sleep_until(until) => {
                 self.restarts += 1;
                 Phase::Start { after: Some(reason) }
@@ -233,10 +285,11 @@ impl Keeper {
     }
 
     async fn rest(&mut self) -> Phase {
+        let stop = self.owner.stop.clone();
         tokio::select! {
             biased;
-            () = self.owner.stop.cancelled() => Phase::End,
-            order = self.orders.recv() => self.obey(order),
+            () = stop.cancelled() => Phase::End,
+            order = self.order() => self.obey(order),
         }
     }
 
@@ -260,14 +313,14 @@ impl Keeper {
             }
             Some(Order::Enable(reply)) => {
                 self.enabled = true;
-                self.replies.push(reply);
+                self.replies.extend(reply);
                 self.begin()
             }
             Some(Order::Disable(reply)) => {
                 self.enabled = false;
                 self.last = None;
                 let phase = self.disabled();
-                let _ = reply.send(Ok(Generation(0)));
+                reply.map(|reply| reply.send(Ok(Generation(0))));
                 phase
             }
         }
@@ -294,6 +347,7 @@ impl Keeper {
 
     /// Starts a candidate beside the process that serves, and lets it follow when it is well.
     async fn renew(&mut self, serving: Box<Serving>) -> Phase {
+        self.setup = self.owner.setup(&self.source.name);
         let source = match self.reload() {
             Ok(source) => source,
             Err(reason) => return self.kept(serving, &reason),
@@ -311,7 +365,7 @@ impl Keeper {
         };
         if source.manifest.reload == Reload::StopFirst {
             // What could not be started must not end what serves.
-            if let Err(error) = self.owner.program(&source, prepared.as_ref()).await {
+            if let Err(error) = self.owner.program(&source, &self.setup, prepared.as_ref()).await {
                 return self.kept(serving, &words(&error));
             }
             let reason: Arc<str> = "it is being replaced".into();
@@ -320,7 +374,7 @@ impl Keeper {
             self.source = source;
             return Phase::Start { after: None };
         }
-        let process = match self.owner.spawn(&source, prepared).await {
+        let process = match self.owner.spawn(&source, &self.setup, prepared).await {
             Ok(process) => process,
             Err(error) => return self.kept(serving, &words(&error)),
         };
@@ -356,14 +410,9 @@ impl Keeper {
     /// Follows an order that came while a candidate was starting, which is gone.
     fn again(&mut self, order: Option<Order>, serving: Box<Serving>) -> Phase {
         match order {
-            Some(Order::Renew(reply)) => {
+            Some(Order::Renew(reply) | Order::Enable(reply)) => {
                 // What changed once more is tried from the start, by the order that `serve` finds next.
                 self.replies.extend(reply);
-                self.owner.renew(&self.source.name);
-                Phase::Serve(serving)
-            }
-            Some(Order::Enable(reply)) => {
-                let _ = reply.send(Ok(serving.process.connection.generation()));
                 self.owner.renew(&self.source.name);
                 Phase::Serve(serving)
             }
