@@ -21,7 +21,8 @@ use crate::kernel::{Board, Kernel, KernelSettings, PermissionMode, Rule};
 use crate::ports::{Notice, Notices, Offers};
 use crate::settings::{self, OnHookTimeout, PluginSettings, Settings, SettingsError};
 use crate::supervisor::discovery::{self, DiscoveryError, PluginSource};
-use crate::supervisor::{PluginOptions, Setups, Supervisor, SupervisorConfig, changes, guard};
+use crate::supervisor::changes::{self, Watched};
+use crate::supervisor::{PluginOptions, Setups, Supervisor, SupervisorConfig, guard};
 use crate::trust::TrustStore;
 
 /// The hidden subcommand under which this program is a bundled provider.
@@ -77,6 +78,14 @@ impl AppError {
         !matches!(self, Self::System { .. })
     }
 
+    /// Returns it in words that may stand in a transcript.
+    fn in_words(&self) -> String {
+        match self {
+            Self::Settings(error) => error.in_words(),
+            error => error.to_string(),
+        }
+    }
+
     /// Returns what to do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -97,7 +106,7 @@ impl AppError {
 pub struct App {
     kernel: Kernel,
     offers: Arc<dyn Offers>,
-    named: Vec<PathBuf>,
+    options: AppOptions,
     places: Arc<Places>,
     supervisor: Arc<Supervisor>,
     board: Arc<Board>,
@@ -120,13 +129,9 @@ impl App {
     /// When the settings or a named plugin cannot be used.
     pub fn start(options: AppOptions) -> Result<Self, AppError> {
         let places = Places::find(&options)?;
-        let sources = places.settings(options.settings.clone());
         let board = Arc::new(Board::default());
-        let store = TrustStore::open(&places.data_dir);
-        store.notice().into_iter().for_each(|notice| board.post(notice));
-        let (settings, notices) = settings::load(&sources, &store)?;
-        notices.into_iter().for_each(|notice| board.post(notice));
-        let kernel_settings = kernel_settings(&settings, &options)?;
+        let loaded = Loaded::load(&places, &options)?;
+        loaded.remarks.into_iter().for_each(|remark| board.post(remark));
         let notices: Arc<dyn Notices> = Arc::clone(&board) as Arc<dyn Notices>;
         let config = SupervisorConfig {
             binary: places.binary.clone(),
@@ -134,7 +139,7 @@ impl App {
             config_dir: places.config_dir.clone(),
             data_dir: places.data_dir.clone(),
             sources: plugin_sources(&places, &options.plugins, &notices)?,
-            setups: plugin_setups(&settings)?,
+            setups: loaded.setups,
             notices: Arc::clone(&notices),
         };
         raise_open_files();
@@ -143,8 +148,8 @@ impl App {
         let supervisor = Arc::new(Supervisor::start(config));
         let offers: Arc<dyn Offers> = Arc::new(PluginOffers::new(Arc::clone(&supervisor), notices));
         let journal = Arc::new(JsonlJournal::new(places.data_dir.clone()));
-        let kernel = Kernel::new(Arc::clone(&offers), journal, Arc::clone(&board), kernel_settings);
-        Ok(Self { kernel, offers, named: options.plugins, places: Arc::new(places), supervisor, board })
+        let kernel = Kernel::new(Arc::clone(&offers), journal, Arc::clone(&board), loaded.kernel);
+        Ok(Self { kernel, offers, options, places: Arc::new(places), supervisor, board })
     }
 
     /// Returns the kernel.
@@ -175,23 +180,33 @@ impl App {
         }
     }
 
-    /// Renews plugins whose files change, and takes in and lets go plugins as their folders come and go, until the host
-    /// stops.
+    /// Renews plugins whose files or settings change, and takes in and lets go plugins as their folders come and go, until
+    /// the host stops.
     pub fn watch_plugins(&self) {
-        let (places, named, board) = (Arc::clone(&self.places), self.named.clone(), Arc::clone(&self.board));
-        let notices: Arc<dyn Notices> = board;
+        let notices: Arc<dyn Notices> = Arc::clone(&self.board) as Arc<dyn Notices>;
+        let supervisor = Arc::downgrade(&self.supervisor);
+        tokio::spawn(changes::watch(supervisor, self.watched(), notices));
+    }
+
+    fn watched(&self) -> Watched {
         let folders = vec![
-            places.config_dir.join(discovery::PLUGINS),
-            places.cwd.join(discovery::PROJECT).join(discovery::PLUGINS),
+            self.places.config_dir.join(discovery::PLUGINS),
+            self.places.cwd.join(discovery::PROJECT).join(discovery::PLUGINS),
         ];
-        let trust = TrustStore::path(&places.data_dir);
+        let trust = TrustStore::path(&self.places.data_dir);
+        let settings = self.places.settings(self.options.settings.clone()).files();
+        let (places, named) = (Arc::clone(&self.places), self.options.plugins.clone());
         // What is wrong with a folder was told at the start, or is told when somebody asks.
         let find = move || {
             discovery::discover(&places.config_dir, &places.cwd, &named)
                 .map_or_else(|_| Vec::new(), |(found, _)| found)
         };
-        let watched = Arc::downgrade(&self.supervisor);
-        tokio::spawn(changes::watch(watched, folders, trust, Box::new(find), notices));
+        let (places, options) = (Arc::clone(&self.places), self.options.clone());
+        let load = move || {
+            let loaded = Loaded::load(&places, &options).map_err(|error| error.in_words())?;
+            Ok((loaded.setups, loaded.remarks))
+        };
+        Watched { folders, trust, settings, find: Box::new(find), load: Box::new(load) }
     }
 
     /// Lets the command line ask and order this host, until what is returned is dropped; a notice says why it cannot.
@@ -256,6 +271,22 @@ impl Places {
     /// Returns where settings come from.
     pub fn settings(&self, file: Option<PathBuf>) -> settings::Sources {
         settings::Sources { config_dir: self.config_dir.clone(), cwd: self.cwd.clone(), file }
+    }
+}
+
+/// The settings as they are now, all of them checked.
+struct Loaded {
+    kernel: KernelSettings,
+    setups: Setups,
+    remarks: Vec<Notice>,
+}
+
+impl Loaded {
+    fn load(places: &Places, options: &AppOptions) -> Result<Self, AppError> {
+        let store = TrustStore::open(&places.data_dir);
+        let (settings, others) = settings::load(&places.settings(options.settings.clone()), &store)?;
+        let remarks = store.notice().into_iter().chain(others).collect();
+        Ok(Self { kernel: kernel_settings(&settings, options)?, setups: plugin_setups(&settings)?, remarks })
     }
 }
 
