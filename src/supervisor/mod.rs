@@ -33,6 +33,7 @@ use bingo_plugin_sdk::calls::PROTOCOL;
 use bingo_plugin_sdk::handshake::{HostEnv, InitializeParams};
 use bingo_plugin_sdk::ids::{Generation, PluginName};
 use bingo_plugin_sdk::item::Level;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -163,17 +164,16 @@ impl Supervisor {
     /// Lets what the settings say now count, without waiting: a plugin that they say something else about is switched on or
     /// off, or gets another process.
     pub fn reconfigure(&self, setups: Setups) {
-        let before = self.owner.setups.replace(setups);
-        let now = self.owner.setups.all();
+        let (before, now) = self.owner.setups.replace(setups);
         let keepers = self.owner.lock().clone();
-        let changed = keepers.into_iter().filter(|(name, _)| {
-            let name = name.as_str();
-            before.get(name) != now.get(name)
-        });
-        for (name, orders) in changed {
+        for (name, orders) in keepers {
+            let Some(change) = setup::change(&before, &now, &name) else { continue };
             tracing::info!(plugin = %name, "its settings changed");
-            // However much it was told before, this is not to be lost.
-            self.owner.tasks.spawn(async move { drop(orders.send(Told::Settings).await) });
+            let told = Told::Settings { switched: change.switched };
+            // Whatever else it was told before, this is not to be lost.
+            if let Err(TrySendError::Full(told)) = orders.try_send(told) {
+                self.owner.tasks.spawn(async move { drop(orders.send(told).await) });
+            }
         }
     }
 

@@ -1,8 +1,9 @@
-//! What the settings say about each plugin, and how a plugin follows when they say something else.
+//! What the settings say about each plugin.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use bingo_plugin_sdk::ids::PluginName;
 use serde_json::Value;
 
 use super::discovery::PluginSource;
@@ -83,7 +84,7 @@ impl CurrentSetups {
         Self(RwLock::new(Arc::new(setups)))
     }
 
-    pub(super) fn all(&self) -> Arc<Setups> {
+    fn all(&self) -> Arc<Setups> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -91,9 +92,23 @@ impl CurrentSetups {
         self.all().get(name).cloned().unwrap_or_default()
     }
 
-    /// Returns those from before.
-    pub(super) fn replace(&self, setups: Setups) -> Arc<Setups> {
+    /// Returns those from before and those that count now.
+    pub(super) fn replace(&self, setups: Setups) -> (Arc<Setups>, Arc<Setups>) {
+        let now = Arc::new(setups);
         let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *current, Arc::new(setups))
+        (std::mem::replace(&mut *current, Arc::clone(&now)), now)
     }
+}
+
+/// That the settings say something else about a plugin.
+pub(super) struct Change {
+    /// Whether it is switched on now, where it was not or the other way round.
+    pub(super) switched: Option<bool>,
+}
+
+pub(super) fn change(before: &Setups, now: &Setups, name: &PluginName) -> Option<Change> {
+    let (before, now) = (before.get(name.as_str()), now.get(name.as_str()));
+    let enabled = |setup: Option<&PluginSetup>| setup.is_none_or(|setup| setup.options.enabled);
+    let on = enabled(now);
+    (before != now).then(|| Change { switched: (enabled(before) != on).then_some(on) })
 }

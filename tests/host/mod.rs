@@ -172,8 +172,8 @@ impl Host {
         self.start_many(vec![source])
     }
 
-    pub(crate) fn start_many(&self, sources: Vec<PluginSource>) -> Running {
-        let heard = Arc::new(Heard::default());
+    /// What the settings say of a plugin: only `p` has a config.
+    pub(crate) fn setup(&self, name: &str) -> PluginSetup {
         let options = PluginOptions {
             timeouts: self.limits.clone(),
             deny_unanswered: self.deny_unanswered,
@@ -181,10 +181,12 @@ impl Host {
             limits: self.resources.clone(),
             ..PluginOptions::default()
         };
-        let setup = |source: &PluginSource| {
-            let own = (source.name.as_str() == "p").then(|| self.config.clone());
-            (source.name.to_string(), PluginSetup { config: own.unwrap_or_default(), options: options.clone() })
-        };
+        PluginSetup { config: if name == "p" { self.config.clone() } else { Value::Null }, options }
+    }
+
+    pub(crate) fn start_many(&self, sources: Vec<PluginSource>) -> Running {
+        let heard = Arc::new(Heard::default());
+        let setup = |source: &PluginSource| (source.name.to_string(), self.setup(source.name.as_str()));
         let setups = sources.iter().map(setup).collect();
         let data_dir = self.folder.path().join("data");
         let root = sources[0].root.clone();

@@ -45,8 +45,8 @@ pub(super) enum Order {
 /// What reaches a keeper.
 pub(super) enum Told {
     Order(Order),
-    /// The settings say something else about its plugin.
-    Settings,
+    /// The settings say something else about its plugin, and perhaps switched it.
+    Settings { switched: Option<bool> },
 }
 
 /// What a plugin does next.
@@ -85,8 +85,6 @@ pub(super) struct Keeper {
     source: PluginSource,
     orders: mpsc::Receiver<Told>,
     enabled: bool,
-    /// Whether the settings switched it on when they were last heeded.
-    switched: bool,
     /// What its last process was to be started with.
     setup: PluginSetup,
     deaths: Deaths,
@@ -113,7 +111,6 @@ impl Keeper {
             source,
             orders,
             enabled,
-            switched: enabled,
             setup,
             deaths: Deaths::default(),
             restarts: 0,
@@ -147,8 +144,8 @@ impl Keeper {
         loop {
             match self.orders.recv().await? {
                 Told::Order(order) => return Some(order),
-                Told::Settings => {
-                    if let Some(order) = self.heed() {
+                Told::Settings { switched } => {
+                    if let Some(order) = self.heed(switched) {
                         return Some(order);
                     }
                 }
@@ -156,15 +153,16 @@ impl Keeper {
         }
     }
 
-    /// Returns what follows from the settings as they are now. A person may have ordered the same already, and a start
-    /// that is under way may have taken them.
-    fn heed(&mut self) -> Option<Order> {
-        let now = self.owner.setup(&self.source.name);
-        let on = now.options.enabled;
-        match std::mem::replace(&mut self.switched, on) != on {
-            true if !on => self.enabled.then_some(Order::Disable(None)),
-            true if !self.enabled => Some(Order::Enable(None)),
-            _ => (self.enabled && !self.setup.suits(&now)).then_some(Order::Renew(None)),
+    /// Returns what follows from other settings. A person may have ordered the same already, and a start that is under way
+    /// may have taken them.
+    fn heed(&self, switched: Option<bool>) -> Option<Order> {
+        match switched {
+            Some(true) if !self.enabled => Some(Order::Enable(None)),
+            Some(false) => self.enabled.then_some(Order::Disable(None)),
+            _ => {
+                let now = self.owner.setup(&self.source.name);
+                (self.enabled && !self.setup.suits(&now)).then_some(Order::Renew(None))
+            }
         }
     }
 
