@@ -225,3 +225,20 @@ fn a_named_file_and_one_behind_a_link_are_watched() {
     talk.finish("");
     assert_eq!(starts(&p), 4);
 }
+
+#[test]
+fn a_folder_of_settings_that_another_one_replaced_is_watched_on() {
+    let sandbox = Sandbox::new();
+    let write = |text: &str| drop(sandbox.write("work/.bingo/settings.toml", text));
+    let client = echo_server(&sandbox, &[], &BYPASS);
+    let mut talk = Talk::new(&sandbox, client);
+    write("provider = 'x'\n");
+    talk.wait_for_notices("PROJECT_UNTRUSTED", 1);
+    std::fs::remove_dir_all(sandbox.work().join(".bingo")).unwrap();
+    write("plugins = {}\n");
+    talk.wait_for_notices("PROJECT_UNTRUSTED", 2);
+    write("supervisor = {}\n");
+    let told = talk.wait_for_notices("PROJECT_UNTRUSTED", 3);
+    assert!(told[2].contains("do nothing: supervisor; "), "{told:?}");
+    talk.finish("");
+}
