@@ -13,18 +13,19 @@ use std::time::Duration;
 use bingo_plugin_sdk::ids::PluginName;
 use bingo_plugin_sdk::item::Level;
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Setups, Supervisor};
 use super::discovery::{MANIFEST, Origin, PluginSource};
+use super::{Setups, Supervisor};
 use crate::ports::{Notice, Notices};
 
 /// How long nothing must happen before a look.
 const QUIET: Duration = Duration::from_millis(300);
 /// How long a look is put off at most, where something always happens.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Events that may wait; when more come, one more says enough.
+/// Events that may wait; when more come, they are lost.
 const EVENTS: usize = 256;
 
 /// How many links are followed to a file; the system gives up sooner or later, too.
@@ -51,12 +52,10 @@ pub struct Watched {
 /// Watches until the supervisor is gone.
 pub async fn watch(supervisor: Weak<Supervisor>, what: Watched, notices: Arc<dyn Notices>) {
     let (sender, events) = mpsc::channel(EVENTS);
-    let heard = move |event: notify::Result<Event>| {
-        // An error is a lost event: a look at everything is the answer to both.
-        if event.as_ref().is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
-            return;
-        }
-        let _ = sender.try_send(event.map(|event| event.paths).unwrap_or_default());
+    let lost = Arc::new(Notify::new());
+    let heard = {
+        let lost = Arc::clone(&lost);
+        move |event| pass_on(event, &sender, &lost)
     };
     match notify::recommended_watcher(heard) {
         Ok(watcher) => {
@@ -74,9 +73,23 @@ pub async fn watch(supervisor: Weak<Supervisor>, what: Watched, notices: Arc<dyn
                 counting: Vec::new(),
                 due: None,
             };
-            watch.run(events).await;
+            watch.run(events, &lost).await;
         }
         Err(error) => told(&notices, &error),
+    }
+}
+
+/// Hands the paths of an event to the watch.
+fn pass_on(event: notify::Result<Event>, sender: &mpsc::Sender<Vec<PathBuf>>, lost: &Notify) {
+    let paths = match event {
+        Ok(event) if matches!(event.kind, EventKind::Access(_)) => return,
+        Ok(event) => event.paths,
+        // An error is a lost event: a look at everything is the answer to both.
+        Err(_) => Vec::new(),
+    };
+    if let Err(TrySendError::Full(_)) = sender.try_send(paths) {
+        // Those that wait may all be of files that do not count.
+        lost.notify_one();
     }
 }
 
@@ -114,7 +127,7 @@ struct Watch {
 }
 
 impl Watch {
-    async fn run(mut self, mut events: mpsc::Receiver<Vec<PathBuf>>) {
+    async fn run(mut self, mut events: mpsc::Receiver<Vec<PathBuf>>, lost: &Notify) {
         let Some(mut table) = self.supervisor.upgrade().map(|supervisor| supervisor.subscribe()) else {
             return;
         };
@@ -126,6 +139,7 @@ impl Watch {
                     Some(paths) => self.heard(&paths),
                     None => return,
                 },
+                () = lost.notified() => self.put_off(),
                 changed = table.changed() => match changed {
                     // Another plugin, or another manifest: other folders.
                     Ok(()) => self.watch_all(),
@@ -246,7 +260,13 @@ impl Watch {
         }
         let files: Vec<PathBuf> =
             self.what.settings.iter().chain([&self.what.trust]).flat_map(|file| ways(file)).collect();
-        for folder in self.what.folders.iter().map(PathBuf::as_path).chain(files.iter().filter_map(|file| file.parent())) {
+        for folder in self
+            .what
+            .folders
+            .iter()
+            .map(PathBuf::as_path)
+            .chain(files.iter().filter_map(|file| file.parent()))
+        {
             // Where it may come, when it is not there.
             let place = folder.ancestors().find(|place| place.is_dir()).unwrap_or(folder);
             wanted.insert((place.to_owned(), false));
@@ -335,4 +355,23 @@ fn own_files(source: &PluginSource) -> Vec<PathBuf> {
     let words = programs.flat_map(|program| std::iter::once(&program.command).chain(&program.args));
     let paths = words.map(|word| source.root.join(word.replace("${PLUGIN_ROOT}", &root)));
     paths.filter(|path| path.starts_with(&source.root) && Path::is_file(path)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use notify::event::CreateKind;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_event_that_finds_no_room_is_known_to_be_lost() {
+        let (sender, mut events) = mpsc::channel(1);
+        let lost = Notify::new();
+        let event = || Ok(Event::new(EventKind::Create(CreateKind::File)).add_path("/busy/file".into()));
+        pass_on(event(), &sender, &lost);
+        assert_eq!(events.len(), 1);
+        pass_on(event(), &sender, &lost);
+        lost.notified().await;
+        assert_eq!(events.recv().await, Some(vec![PathBuf::from("/busy/file")]));
+    }
 }

@@ -5,15 +5,15 @@
 //! the host.
 
 mod start;
+mod swap;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bingo_plugin_sdk::handshake::InitializeResult;
 use bingo_plugin_sdk::ids::Generation;
-use bingo_plugin_sdk::manifest::Reload;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::{self, Origin, PluginSource};
@@ -22,12 +22,6 @@ use super::restart::{Deaths, Next};
 use super::table::{PluginState, ReadyPlugin};
 use super::{Owner, PluginSetup, words};
 use crate::supervisor::limits;
-
-/// How many processes of a plugin may finish what they hold beside the one that serves.
-const RETIRED: usize = 2;
-
-/// How often a retired process is looked at once nobody can call it any more.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// Who waits for the outcome of an order: the generation that serves then, or why there is none, in words.
 pub(super) type Reply = oneshot::Sender<Result<Generation, String>>;
@@ -46,7 +40,9 @@ pub(super) enum Order {
 pub(super) enum Told {
     Order(Order),
     /// The settings say something else about its plugin, and perhaps switched it.
-    Settings { switched: Option<bool> },
+    Settings {
+        switched: Option<bool>,
+    },
 }
 
 /// What a plugin does next.
@@ -343,108 +339,6 @@ impl Keeper {
         discovery::load(&self.source.root, self.source.origin).map_err(|error| words(&error))
     }
 
-    /// Starts a candidate beside the process that serves, and lets it follow when it is well.
-    async fn renew(&mut self, serving: Box<Serving>) -> Phase {
-        self.setup = self.owner.setup(&self.source.name);
-        let source = match self.reload() {
-            Ok(source) => source,
-            Err(reason) => return self.kept(serving, &reason),
-        };
-        let mut serving = Some(serving);
-        let prepared = self.prepare(&source, Some(&mut serving)).await;
-        let (prepared, serving) = match (prepared, serving) {
-            (Ok(prepared), Some(serving)) => (prepared, serving),
-            // It died meanwhile.
-            (Ok(_), None) => {
-                self.source = source;
-                return Phase::Start { after: Some("it died while it was replaced".into()) };
-            }
-            (Err(halt), serving) => return self.unswapped(halt, serving),
-        };
-        if source.manifest.reload == Reload::StopFirst {
-            // What could not be started must not end what serves.
-            if let Err(error) = self.owner.program(&source, &self.setup, prepared.as_ref()).await {
-                return self.kept(serving, &words(&error));
-            }
-            let reason: Arc<str> = "it is being replaced".into();
-            self.publish(self.restarting(&reason));
-            serving.process.stop(&reason).await;
-            self.source = source;
-            return Phase::Start { after: None };
-        }
-        let process = match self.owner.spawn(&source, &self.setup, prepared).await {
-            Ok(process) => process,
-            Err(error) => return self.kept(serving, &words(&error)),
-        };
-        let old = std::mem::replace(&mut self.source, source);
-        let mut serving = Some(serving);
-        match self.shake(process, Some(&mut serving)).await {
-            Ok(well) => {
-                self.deaths.forget();
-                self.restarts += 1;
-                let phase = self.ready(well);
-                serving.into_iter().for_each(|serving| self.retire(serving));
-                phase
-            }
-            Err(halt) => {
-                if serving.is_some() {
-                    self.source = old;
-                }
-                self.unswapped(halt, serving)
-            }
-        }
-    }
-
-    /// What follows when no candidate came to serve; the old process may have died meanwhile.
-    fn unswapped(&mut self, halt: Halt, serving: Option<Box<Serving>>) -> Phase {
-        match (halt, serving) {
-            (Halt::Failed(error), Some(serving)) => self.kept(serving, &words(&error)),
-            (Halt::Failed(error), None) => self.refused(&error, Some("it died while it was replaced".into())),
-            (Halt::Told(order), Some(serving)) => self.again(order, serving),
-            (Halt::Told(order), None) => self.obey(order),
-        }
-    }
-
-    /// Follows an order that came while a candidate was starting, which is gone.
-    fn again(&mut self, order: Option<Order>, serving: Box<Serving>) -> Phase {
-        match order {
-            Some(Order::Renew(reply) | Order::Enable(reply)) => {
-                // What changed once more is tried from the start, by the order that `serve` finds next.
-                self.replies.extend(reply);
-                self.owner.renew(&self.source.name);
-                Phase::Serve(serving)
-            }
-            order => {
-                let phase = self.obey(order);
-                self.retire(serving);
-                phase
-            }
-        }
-    }
-
-    /// The old process serves on, because the candidate is not well.
-    fn kept(&mut self, serving: Box<Serving>, reason: &str) -> Phase {
-        if self.owner.stop.is_cancelled() {
-            return Phase::Serve(serving);
-        }
-        let (name, generation) = (&self.source.name, serving.process.connection.generation());
-        let text =
-            format!("{name}: the new process is not used, generation {generation} serves on: {reason}");
-        self.owner.post("PLUGIN_SWAP_FAILED", text);
-        self.answer(Err(reason.to_owned()));
-        Phase::Serve(serving)
-    }
-
-    /// Lets a process finish what it holds, beside at most one more.
-    fn retire(&mut self, serving: Box<Serving>) {
-        self.retired.retain(|retired| !retired.task.is_finished());
-        let overdue = (self.retired.len() + 1).saturating_sub(RETIRED);
-        self.retired.drain(..overdue).for_each(|oldest| oldest.hurry.cancel());
-        let hurry = CancellationToken::new();
-        let finishing = finish(serving, self.owner.stop.clone(), hurry.clone());
-        self.retired.push(Retired { hurry, task: self.owner.tasks.spawn(finishing) });
-    }
-
     fn restarting(&self, reason: &Arc<str>) -> PluginState {
         PluginState::Restarting { reason: Arc::clone(reason), last: self.last.clone() }
     }
@@ -459,26 +353,4 @@ impl Keeper {
     fn publish(&self, state: PluginState) {
         self.owner.publish(&self.source, self.restarts, state);
     }
-}
-
-/// Waits until nobody holds the process and all its calls are over, then stops it.
-async fn finish(serving: Box<Serving>, stop: CancellationToken, hurry: CancellationToken) {
-    let Serving { mut process, released, .. } = *serving;
-    let connection = process.connection.clone();
-    let idle = async {
-        released.cancelled().await;
-        while !connection.is_idle() {
-            sleep(LOOK).await;
-        }
-    };
-    let (limit, replaced) = (connection.limits().retire, Instant::now());
-    tokio::select! {
-        () = idle => {}
-        () = connection.clock().passed(|| replaced, limit) => {}
-        () = hurry.cancelled() => {}
-        () = stop.cancelled() => {}
-        reason = process.death() => return process.destroy(&reason).await,
-    }
-    tracing::info!(plugin = %connection.plugin(), generation = %connection.generation(), "a process is retired");
-    process.stop(&"it was replaced by another process of the plugin".into()).await;
 }

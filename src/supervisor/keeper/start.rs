@@ -117,7 +117,7 @@ impl Keeper {
                 result = &mut step => return result.map_err(Halt::Failed),
                 order = self.order() => match order {
                     // Switched on it is.
-                    Some(Order::Enable(reply)) => self.join(reply, serving.as_deref().and_then(Option::as_ref)),
+                    Some(Order::Enable(reply)) => self.join(reply, serving.as_deref().and_then(Option::as_deref)),
                     order => return Err(Halt::Told(order)),
                 },
                 reason = death => {
@@ -130,7 +130,7 @@ impl Keeper {
     }
 
     /// Answers with the process that serves, or lets whoever asked wait for the one that is starting.
-    fn join(&mut self, reply: Option<Reply>, serving: Option<&Box<Serving>>) {
+    fn join(&mut self, reply: Option<Reply>, serving: Option<&Serving>) {
         match (reply, serving) {
             (Some(reply), Some(serving)) => drop(reply.send(Ok(serving.process.connection.generation()))),
             (reply, _) => self.replies.extend(reply),

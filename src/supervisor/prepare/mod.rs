@@ -18,7 +18,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub(super) use self::place::Prepared;
 use self::place::{Claim, Place, Turn};
-use super::{Owner, PluginSetup};
 use super::discovery::PluginSource;
 use super::generation::StartError;
 use super::guard::{self, Exit, Guarded, Manner};
@@ -26,6 +25,7 @@ use super::limits::words;
 use super::log::{self, Log, Tail};
 use super::process::{Places, Program};
 use super::trust;
+use super::{Owner, PluginSetup};
 use crate::trust::{Builder, Fingerprint, FingerprintError};
 
 /// How often it is told how far the step is.

@@ -1,5 +1,7 @@
 //! Joins the layers: settings, supervisor, bridges, journal and kernel, for the commands that need them.
 
+mod loaded;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -9,20 +11,19 @@ use std::time::Duration;
 use bingo_plugin_sdk::ids::PluginName;
 use bingo_plugin_sdk::item::Level;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
+use self::loaded::Loaded;
 use crate::bridge::PluginOffers;
 use crate::control::{ControlPlace, ControlServer, ControlledHost};
 use crate::journal::JsonlJournal;
-use crate::kernel::{Board, Kernel, KernelSettings, PermissionMode, Rule};
+use crate::kernel::{Board, Kernel, PermissionMode, Rule};
 use crate::ports::{Notice, Notices, Offers};
-use crate::settings::{self, OnHookTimeout, PluginSettings, Settings, SettingsError};
-use crate::supervisor::discovery::{self, DiscoveryError, PluginSource};
+use crate::settings::{self, SettingsError};
 use crate::supervisor::changes::{self, Watched};
-use crate::supervisor::{PluginOptions, Setups, Supervisor, SupervisorConfig, guard};
+use crate::supervisor::discovery::{self, DiscoveryError, PluginSource};
+use crate::supervisor::{Supervisor, SupervisorConfig, guard};
 use crate::trust::TrustStore;
 
 /// The hidden subcommand under which this program is a bundled provider.
@@ -274,49 +275,6 @@ impl Places {
     }
 }
 
-/// The settings as they are now, all of them checked.
-struct Loaded {
-    kernel: KernelSettings,
-    setups: Setups,
-    remarks: Vec<Notice>,
-}
-
-impl Loaded {
-    fn load(places: &Places, options: &AppOptions) -> Result<Self, AppError> {
-        let store = TrustStore::open(&places.data_dir);
-        let (settings, others) = settings::load(&places.settings(options.settings.clone()), &store)?;
-        let remarks = store.notice().into_iter().chain(others).collect();
-        Ok(Self { kernel: kernel_settings(&settings, options)?, setups: plugin_setups(&settings)?, remarks })
-    }
-}
-
-fn kernel_settings(settings: &Settings, options: &AppOptions) -> Result<KernelSettings, AppError> {
-    let wrong = |key: &str| {
-        let key = key.to_owned();
-        move |reason| AppError::Setting { key, reason }
-    };
-    let configured = settings.permissions.default_mode.as_deref().unwrap_or("default");
-    let configured = configured.parse().map_err(wrong("permissions.defaultMode"))?;
-    let mut allowed = options.allowed.clone();
-    for rule in &settings.permissions.allow {
-        allowed.push(rule.parse().map_err(wrong("permissions.allow"))?);
-    }
-    let named = options.model.as_ref().or(settings.model.as_ref());
-    let (provider, model) = match named.map(|name| name.split_once('/')) {
-        Some(Some((provider, model))) => (Some(provider.to_owned()), Some(model.to_owned())),
-        _ => (settings.provider.clone(), named.cloned()),
-    };
-    Ok(KernelSettings {
-        provider,
-        model,
-        thinking: settings.thinking,
-        max_tokens: settings.max_tokens,
-        mode: options.mode.unwrap_or(configured),
-        allowed,
-        sync: settings.journal.sync,
-    })
-}
-
 /// Returns the plugins to start: named ones, the user's, and the embedded model, whose name cannot be taken.
 fn plugin_sources(
     places: &Places,
@@ -331,43 +289,6 @@ fn plugin_sources(
         sources.push(PluginSource::bundled(name, &places.binary, &[PROVIDER_SUBCOMMAND, ECHO], root));
     }
     Ok(sources)
-}
-
-fn plugin_setups(settings: &Settings) -> Result<Setups, AppError> {
-    let mut setups = Setups::new();
-    for (name, config) in &settings.plugins {
-        setups.entry(name.clone()).or_default().config = config.clone();
-    }
-    for (name, own) in &settings.supervisor {
-        setups.entry(name.clone()).or_default().options = plugin_options(name, own)?;
-    }
-    Ok(setups)
-}
-
-fn plugin_options(name: &str, own: &PluginSettings) -> Result<PluginOptions, AppError> {
-    Ok(PluginOptions {
-        enabled: own.enabled.unwrap_or(true),
-        env: own.env.clone(),
-        inherit_env: own.inherit_env,
-        deny_unanswered: own.on_hook_timeout == OnHookTimeout::Deny,
-        timeouts: typed(name, "timeouts", &own.timeouts)?,
-        restart: typed(name, "restart", &own.restart)?,
-        limits: typed(name, "limits", &own.limits)?,
-    })
-}
-
-/// Returns a table of numbers below `supervisor.<name>` as the type that says which keys it has.
-fn typed<T: DeserializeOwned>(
-    name: &str,
-    table: &str,
-    numbers: &BTreeMap<String, u64>,
-) -> Result<T, AppError> {
-    let numbers: serde_json::Map<String, Value> =
-        numbers.iter().map(|(key, number)| (key.clone(), (*number).into())).collect();
-    serde_path_to_error::deserialize(Value::Object(numbers)).map_err(|error| AppError::Setting {
-        key: format!("supervisor.{name}.{table}.{}", error.path()),
-        reason: error.inner().to_string(),
-    })
 }
 
 /// Allows this process as many open files as the system lets it: each live session holds two.
