@@ -1,7 +1,7 @@
 //! Ports: the traits through which a lower layer is used by a higher one, and the values that cross them.
 //!
 //! The kernel holds `dyn Tool`, `dyn Command`, `dyn Provider` and `dyn Journal` and never sees a process or a file;
-//! `app.rs` joins the sides.
+//! `app` joins the sides.
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bingo::ports::Snapshot;
-use bingo::supervisor::PluginState;
 use bingo::supervisor::restart::RestartPolicy;
+use bingo::supervisor::{PluginState, Setups};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -82,7 +82,7 @@ async fn one_that_dies_too_often_stays_down_until_it_is_told() {
     let running = host.start("hello()\nsys.stderr.write('no luck\\n')\nsys.exit(4)\n").await;
     wait_for_state(&running, "broken").await;
     let told = running.heard.wait("PLUGIN_BROKEN").await;
-    let begin = "p is not started again: 3 deaths within 120 s. A change of its files or `bingo plugin restart p` starts it. The last one: its process exited with code 4; its last words on stderr:\nno luck";
+    let begin = "p is not started again: 3 deaths within 120 s. A change of its files or its settings, or `bingo plugin restart p` starts it. The last one: its process exited with code 4; its last words on stderr:\nno luck";
     assert_eq!(told, begin);
     let deaths = running.heard.0.lock().unwrap().iter().filter(|notice| notice.code == "PLUGIN_DIED").count();
     assert_eq!(deaths, 3);
@@ -237,5 +237,65 @@ async fn one_that_is_starting_is_given_up_when_it_is_switched_off() {
     running.supervisor.disable("p").await.unwrap();
     gone(starting).await;
     assert!(matches!(running.supervisor.table().plugins[0].state, PluginState::Disabled));
+    running.supervisor.shutdown().await;
+}
+
+/// Notes that it was started, and says hello once its file `go` is there.
+fn slow() -> String {
+    format!("open('begun', 'a').write('x')\nwhile not os.path.exists('go'): time.sleep(0.01)\n{PID}")
+}
+
+fn begun(running: &Running) -> usize {
+    std::fs::read(running.root.join("begun")).map_or(0, |witness| witness.len())
+}
+
+fn switched(host: &Host, enabled: bool) -> Setups {
+    let mut setup = host.setup("p");
+    setup.options.enabled = enabled;
+    Setups::from([("p".to_owned(), setup)])
+}
+
+#[tokio::test]
+async fn one_that_the_settings_and_a_person_switch_on_starts_once() {
+    let host = Host::new();
+    let running = host.start_unsettled(host.source(&slow()));
+    std::fs::write(running.root.join("go"), "").unwrap();
+    wait_for_state(&running, "ready").await;
+    for settings_first in [true, false] {
+        let before = begun(&running);
+        std::fs::remove_file(running.root.join("go")).unwrap();
+        running.supervisor.disable("p").await.unwrap();
+        running.supervisor.reconfigure(switched(&host, false));
+        if settings_first {
+            running.supervisor.reconfigure(switched(&host, true));
+            wait_for("the start", || begun(&running) > before).await;
+        }
+        let release = async {
+            wait_for("the start", || begun(&running) > before).await;
+            running.supervisor.reconfigure(switched(&host, true));
+            std::fs::write(running.root.join("go"), "").unwrap();
+        };
+        let (enabled, ()) = tokio::join!(running.supervisor.enable("p"), release);
+        enabled.unwrap();
+        assert_eq!(begun(&running), before + 1);
+    }
+    running.supervisor.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_start_that_is_under_way_begins_anew_with_other_settings() {
+    let host = Host::new();
+    let running = host.start_unsettled(host.source(&slow()));
+    wait_for("the start", || begun(&running) == 1).await;
+    let mut setups = switched(&host, true);
+    setups.get_mut("p").unwrap().config = json!({"word": "new"});
+    running.supervisor.reconfigure(setups.clone());
+    wait_for("the other start", || begun(&running) == 2).await;
+    std::fs::write(running.root.join("go"), "").unwrap();
+    wait_for_state(&running, "ready").await;
+    // The same once more is nothing new.
+    running.supervisor.reconfigure(setups);
+    assert_eq!(running.supervisor.enable("p").await.unwrap().0, 2);
+    assert_eq!(begun(&running), 2);
     running.supervisor.shutdown().await;
 }

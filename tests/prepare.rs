@@ -17,8 +17,8 @@ use host::{Host, Running, lives, only_text, wait_for};
 
 /// A tool that says what the step made, and by which words it found it.
 const READS: &str = r#"
-hello(tools=TOOL)
 note_pid("pid", os.getpid())
+hello(tools=TOOL)
 while True:
     message = read()
     path = os.environ["PLUGIN_PREPARED"]

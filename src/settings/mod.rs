@@ -20,7 +20,10 @@ use crate::trust::{self, Builder, Fingerprint, Subject, TrustStore, Untrusted};
 /// The keys that a project may set without being trusted (design §6).
 const PROJECT_KEYS: [&str; 3] = ["model", "thinking", "maxTokens"];
 
-/// The settings files of a project, in its folder `.bingo`, the lower one first.
+/// The folder of a project's settings.
+const PROJECT: &str = ".bingo";
+
+/// The settings files of a project there, the lower one first.
 const PROJECT_FILES: [&str; 2] = ["settings.toml", "settings.local.toml"];
 
 /// The answer's size when nobody says, in tokens.
@@ -150,6 +153,31 @@ pub struct Sources {
     pub file: Option<PathBuf>,
 }
 
+impl Sources {
+    /// Returns the absolute paths of the files that may be there, the lowest layer first.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let folder = self.cwd.join(PROJECT);
+        let project = PROJECT_FILES.iter().map(|name| folder.join(name));
+        let named = self.file.iter().map(|file| std::path::absolute(file).unwrap_or_else(|_| file.clone()));
+        std::iter::once(user_file(&self.config_dir)).chain(project).chain(named).collect()
+    }
+}
+
+impl SettingsError {
+    /// Returns it in words, without the lines of the file: there may be secrets.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::Read { source, .. } => format!("{self}: {source}"),
+            Self::Parse { source, .. } => {
+                let place = source.to_string();
+                let place = place.lines().next().unwrap_or_default();
+                format!("{self}: {place}: {}", source.message())
+            }
+            Self::Value { .. } => self.to_string(),
+        }
+    }
+}
+
 /// The settings files of a project, read once: what is checked is what counts.
 #[derive(Debug)]
 pub struct ProjectSettings {
@@ -163,7 +191,7 @@ impl ProjectSettings {
     /// # Errors
     /// When one is there and cannot be read.
     pub fn read(sources: &Sources) -> Result<Self, SettingsError> {
-        let folder = sources.cwd.join(".bingo");
+        let folder = sources.cwd.join(PROJECT);
         let own = trust::is_same_folder(&folder, &sources.config_dir);
         let names = if own { &[] } else { PROJECT_FILES.as_slice() };
         let paths = names.iter().map(|name| folder.join(name));

@@ -1,8 +1,8 @@
-//! Sees that files of plugins change, and that plugins come and go.
+//! Sees that files of plugins change, that plugins come and go, and that settings change.
 //!
 //! The files that count are the manifest, the entry's own files, and what the manifest's `watch` names. After an event at
 //! one of them and a while of quiet all of them are looked at, and a plugin is renewed when one is another file than
-//! before. Lost events cost nothing but that look.
+//! before; the settings are loaded, and count where they say something else. Lost events cost nothing but that look.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -13,65 +13,90 @@ use std::time::Duration;
 use bingo_plugin_sdk::ids::PluginName;
 use bingo_plugin_sdk::item::Level;
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
-use super::Supervisor;
 use super::discovery::{MANIFEST, Origin, PluginSource};
+use super::{Setups, Supervisor};
 use crate::ports::{Notice, Notices};
 
 /// How long nothing must happen before a look.
 const QUIET: Duration = Duration::from_millis(300);
 /// How long a look is put off at most, where something always happens.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Events that may wait; when more come, one more says enough.
+/// Events that may wait; when more come, they are lost.
 const EVENTS: usize = 256;
+
+/// How many links are followed to a file; the system gives up sooner or later, too.
+const MAX_LINKS: usize = 8;
 
 /// What plugins there are, as the folders say now.
 pub type Find = Box<dyn Fn() -> Vec<PluginSource> + Send>;
 
-/// Watches until the supervisor is gone. `folders` hold plugins' folders; one that is not there yet may come. `trust` is the
-/// file of what a person trusted.
-pub async fn watch(
-    supervisor: Weak<Supervisor>,
-    folders: Vec<PathBuf>,
-    trust: PathBuf,
-    find: Find,
-    notices: Arc<dyn Notices>,
-) {
+/// What the settings say about plugins now, with remarks about them; or what is wrong with them, in words.
+pub type Load = Box<dyn Fn() -> Result<(Setups, Vec<Notice>), String> + Send>;
+
+/// What is watched beside the plugins that run.
+pub struct Watched {
+    /// They hold plugins' folders; one that is not there yet may come.
+    pub folders: Vec<PathBuf>,
+    /// The file of what a person trusted.
+    pub trust: PathBuf,
+    /// The files of settings, absolute; one that is not there yet may come.
+    pub settings: Vec<PathBuf>,
+    pub find: Find,
+    pub load: Load,
+}
+
+/// Watches until the supervisor is gone.
+pub async fn watch(supervisor: Weak<Supervisor>, what: Watched, notices: Arc<dyn Notices>) {
     let (sender, events) = mpsc::channel(EVENTS);
-    let heard = move |event: notify::Result<Event>| {
-        // An error is a lost event: a look at everything is the answer to both.
-        if event.as_ref().is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
-            return;
-        }
-        let _ = sender.try_send(event.map(|event| event.paths).unwrap_or_default());
+    let lost = Arc::new(Notify::new());
+    let heard = {
+        let lost = Arc::clone(&lost);
+        move |event| pass_on(event, &sender, &lost)
     };
     match notify::recommended_watcher(heard) {
         Ok(watcher) => {
-            let (watched, seen, counting) = (BTreeSet::new(), BTreeMap::new(), Vec::new());
-            let (trusted, due) = (None, None);
             let watch = Watch {
                 supervisor,
-                folders,
-                trust,
-                trusted,
-                find,
+                what,
                 notices,
                 watcher,
-                watched,
-                seen,
-                counting,
-                due,
+                files: Vec::new(),
+                trusted: None,
+                remarks: Vec::new(),
+                wrong: None,
+                watched: BTreeSet::new(),
+                seen: BTreeMap::new(),
+                counting: Vec::new(),
+                due: None,
             };
-            watch.run(events).await;
+            watch.run(events, &lost).await;
         }
         Err(error) => told(&notices, &error),
     }
 }
 
+/// Hands the paths of an event to the watch.
+fn pass_on(event: notify::Result<Event>, sender: &mpsc::Sender<Vec<PathBuf>>, lost: &Notify) {
+    let paths = match event {
+        Ok(event) if matches!(event.kind, EventKind::Access(_)) => return,
+        Ok(event) => event.paths,
+        // An error is a lost event: a look at everything is the answer to both.
+        Err(_) => Vec::new(),
+    };
+    if let Err(TrySendError::Full(_)) = sender.try_send(paths) {
+        // Those that wait may all be of files that do not count.
+        lost.notify_one();
+    }
+}
+
 fn told(notices: &Arc<dyn Notices>, error: &notify::Error) {
-    let text = format!("changes of plugins' files are not seen: {error}; start bingo again after one");
+    let text = format!(
+        "changes of plugins' files and of settings are not seen: {error}; start bingo again after one"
+    );
     notices.post(Notice { level: Level::Warn, code: "PLUGINS_UNWATCHED", text });
 }
 
@@ -80,13 +105,17 @@ type Stamp = (PathBuf, u64, u64, i64, i64);
 
 struct Watch {
     supervisor: Weak<Supervisor>,
-    folders: Vec<PathBuf>,
-    trust: PathBuf,
-    /// That file as it was when it was last looked at.
-    trusted: Option<Stamp>,
-    find: Find,
+    what: Watched,
     notices: Arc<dyn Notices>,
     watcher: RecommendedWatcher,
+    /// The files that count beside those of plugins, and where links of that name lead.
+    files: Vec<PathBuf>,
+    /// The file of what is trusted as it was when it was last looked at.
+    trusted: Option<Stamp>,
+    /// The remarks of the last settings that could be used: none is told twice.
+    remarks: Vec<Notice>,
+    /// What is wrong with the settings since then.
+    wrong: Option<String>,
     /// The folders that the system watches, and whether with all below.
     watched: BTreeSet<(PathBuf, bool)>,
     /// The files of each plugin as it was last started with.
@@ -98,7 +127,7 @@ struct Watch {
 }
 
 impl Watch {
-    async fn run(mut self, mut events: mpsc::Receiver<Vec<PathBuf>>) {
+    async fn run(mut self, mut events: mpsc::Receiver<Vec<PathBuf>>, lost: &Notify) {
         let Some(mut table) = self.supervisor.upgrade().map(|supervisor| supervisor.subscribe()) else {
             return;
         };
@@ -107,10 +136,10 @@ impl Watch {
             let due = self.due.map_or_else(|| Instant::now() + Duration::from_secs(3600), |(due, _)| due);
             tokio::select! {
                 event = events.recv() => match event {
-                    Some(paths) if self.counts(&paths) => self.put_off(),
-                    Some(_) => {}
+                    Some(paths) => self.heard(&paths),
                     None => return,
                 },
+                () = lost.notified() => self.put_off(),
                 changed = table.changed() => match changed {
                     // Another plugin, or another manifest: other folders.
                     Ok(()) => self.watch_all(),
@@ -127,14 +156,27 @@ impl Watch {
         }
     }
 
+    fn heard(&mut self, paths: &[PathBuf]) {
+        // A folder that something befell may be another one now, which the system does not watch.
+        self.watched.retain(|(folder, _)| !paths.contains(folder));
+        if self.counts(paths) {
+            self.put_off();
+        }
+    }
+
     /// Says whether one of these paths is of a file that counts. None at all means that events were lost.
     fn counts(&self, paths: &[PathBuf]) -> bool {
         paths.is_empty()
             || paths.iter().any(|path| {
                 match self.counting.iter().find(|counting| path.starts_with(&counting.root)) {
                     Some(counting) => counting.has(path),
-                    // The data folder is watched for one file of it alone.
-                    None => path == &self.trust || path.parent() != self.trust.parent(),
+                    // Folders are watched for a few files of theirs, and for what may come.
+                    None => {
+                        let folders = &self.what.folders;
+                        let wanted = || folders.iter().chain(&self.files);
+                        wanted().any(|wanted| wanted.starts_with(path))
+                            || folders.iter().any(|folder| path.starts_with(folder))
+                    }
                 }
             })
     }
@@ -148,7 +190,8 @@ impl Watch {
     /// Renews what changed, starts what came, lets go what left.
     fn look(&mut self, first: bool) {
         let Some(supervisor) = self.supervisor.upgrade() else { return };
-        let trusted = stamp(self.trust.clone());
+        self.load(&supervisor, first);
+        let trusted = stamp(self.what.trust.clone());
         if std::mem::replace(&mut self.trusted, trusted.clone()) != trusted && !first {
             supervisor.renew_untrusted();
         }
@@ -167,8 +210,27 @@ impl Watch {
         self.watch_all();
     }
 
+    /// Lets the settings count as they are now; when something is wrong with them, those from before go on.
+    fn load(&mut self, supervisor: &Supervisor, first: bool) {
+        match (self.what.load)() {
+            Ok((setups, remarks)) => {
+                supervisor.reconfigure(setups);
+                // The start of the host told the first ones.
+                let fresh = remarks.iter().filter(|remark| !first && !self.remarks.contains(remark));
+                fresh.for_each(|remark| self.notices.post(remark.clone()));
+                (self.remarks, self.wrong) = (remarks, None);
+            }
+            Err(reason) if self.wrong.as_ref() != Some(&reason) => {
+                let text = format!("the settings cannot be used, those from before go on: {reason}");
+                self.notices.post(Notice { level: Level::Warn, code: "SETTINGS_UNUSABLE", text });
+                self.wrong = Some(reason);
+            }
+            Err(_) => {}
+        }
+    }
+
     fn come_and_go(&mut self, supervisor: &Supervisor, known: &[PluginSource]) {
-        let found = (self.find)();
+        let found = (self.what.find)();
         for source in known
             .iter()
             .filter(|source| source.origin != Origin::Bundled && !source.root.join(MANIFEST).exists())
@@ -196,16 +258,24 @@ impl Watch {
             let parents = own_files(source).into_iter().filter_map(|file| Some(file.parent()?.to_owned()));
             wanted.extend(parents.filter(|parent| *parent != source.root).map(|parent| (parent, false)));
         }
-        for folder in self.folders.iter().map(PathBuf::as_path).chain(self.trust.parent()) {
+        let files: Vec<PathBuf> =
+            self.what.settings.iter().chain([&self.what.trust]).flat_map(|file| ways(file)).collect();
+        for folder in self
+            .what
+            .folders
+            .iter()
+            .map(PathBuf::as_path)
+            .chain(files.iter().filter_map(|file| file.parent()))
+        {
             // Where it may come, when it is not there.
             let place = folder.ancestors().find(|place| place.is_dir()).unwrap_or(folder);
             wanted.insert((place.to_owned(), false));
-            if Some(folder) == self.trust.parent() {
-                continue;
-            }
+        }
+        for folder in &self.what.folders {
             let below = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
             wanted.extend(below.filter(|path| path.is_dir()).map(|path| (path, false)));
         }
+        self.files = files;
         for (path, _) in self.watched.difference(&wanted) {
             // One that is gone is not watched any more.
             let _ = self.watcher.unwatch(path);
@@ -219,6 +289,12 @@ impl Watch {
         wanted.retain(|(path, _)| path.exists());
         self.watched = wanted;
     }
+}
+
+/// Returns a file, and those that it leads to where it is a link.
+fn ways(file: &Path) -> impl Iterator<Item = PathBuf> {
+    let follow = |file: &PathBuf| Some(file.parent()?.join(std::fs::read_link(file).ok()?));
+    std::iter::successors(Some(file.to_owned()), follow).take(MAX_LINKS)
 }
 
 /// Which files of a plugin count.
@@ -279,4 +355,23 @@ fn own_files(source: &PluginSource) -> Vec<PathBuf> {
     let words = programs.flat_map(|program| std::iter::once(&program.command).chain(&program.args));
     let paths = words.map(|word| source.root.join(word.replace("${PLUGIN_ROOT}", &root)));
     paths.filter(|path| path.starts_with(&source.root) && Path::is_file(path)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use notify::event::CreateKind;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_event_that_finds_no_room_is_known_to_be_lost() {
+        let (sender, mut events) = mpsc::channel(1);
+        let lost = Notify::new();
+        let event = || Ok(Event::new(EventKind::Create(CreateKind::File)).add_path("/busy/file".into()));
+        pass_on(event(), &sender, &lost);
+        assert_eq!(events.len(), 1);
+        pass_on(event(), &sender, &lost);
+        lost.notified().await;
+        assert_eq!(events.recv().await, Some(vec![PathBuf::from("/busy/file")]));
+    }
 }

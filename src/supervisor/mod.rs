@@ -18,6 +18,7 @@ mod pace;
 mod prepare;
 mod process;
 pub mod restart;
+mod setup;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -32,7 +33,7 @@ use bingo_plugin_sdk::calls::PROTOCOL;
 use bingo_plugin_sdk::handshake::{HostEnv, InitializeParams};
 use bingo_plugin_sdk::ids::{Generation, PluginName};
 use bingo_plugin_sdk::item::Level;
-use serde_json::Value;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -43,15 +44,13 @@ pub(crate) use self::connection::{
 };
 use self::discovery::{Origin, PluginSource};
 use self::generation::{Process, StartError};
-use self::guard::ResourceLimits;
-use self::keeper::{Keeper, Order, Reply};
-use self::limits::Limits;
+use self::keeper::{Keeper, Order, Reply, Told};
 use self::prepare::Prepared;
-use self::process::{Passed, Places, Program};
-use self::restart::RestartPolicy;
+use self::process::{Places, Program};
+use self::setup::CurrentSetups;
+pub use self::setup::{PluginOptions, PluginSetup, Setups};
 pub use self::table::{PluginEntry, PluginState, PluginTable, ReadyPlugin};
 use crate::ports::{Notice, Notices};
-use crate::schema;
 
 /// How many orders may wait for a plugin that is busy with one.
 const ORDERS: usize = 64;
@@ -65,42 +64,8 @@ pub struct SupervisorConfig {
     pub data_dir: PathBuf,
     /// In the order in which the first of a name wins.
     pub sources: Vec<PluginSource>,
-    /// What plugins get as `config`, by name.
-    pub config: BTreeMap<String, Value>,
-    /// What the host does with them, by name.
-    pub options: BTreeMap<String, PluginOptions>,
+    pub setups: Setups,
     pub notices: Arc<dyn Notices>,
-}
-
-/// What the host does with one plugin: the settings table `supervisor.<name>`.
-#[derive(Debug, Clone)]
-pub struct PluginOptions {
-    /// Says that it is switched on.
-    pub enabled: bool,
-    /// Variables of the host that it gets beyond the common ones.
-    pub env: Vec<String>,
-    /// Gives it all of them.
-    pub inherit_env: bool,
-    /// Takes the silence of its hooks as a refusal (`onHookTimeout = "deny"`).
-    pub deny_unanswered: bool,
-    pub timeouts: Limits,
-    /// What its processes may use.
-    pub limits: ResourceLimits,
-    pub restart: RestartPolicy,
-}
-
-impl Default for PluginOptions {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            env: Vec::new(),
-            inherit_env: false,
-            deny_unanswered: false,
-            timeouts: Limits::default(),
-            limits: ResourceLimits::default(),
-            restart: RestartPolicy::default(),
-        }
-    }
 }
 
 /// The supervisor. Dropping it stops all plugins in the background; [`Supervisor::shutdown`] waits for that.
@@ -123,13 +88,15 @@ impl Supervisor {
     /// Starts all plugins side by side, each in a task that lives as long as the plugin. Needs a tokio runtime.
     pub fn start(mut config: SupervisorConfig) -> Self {
         drop_doubles(&mut config);
-        guard::ready_cgroups(config.options.values().map(|options| &options.limits));
+        guard::ready_cgroups(config.setups.values().map(|setup| &setup.options.limits));
+        let setups = CurrentSetups::new(std::mem::take(&mut config.setups));
         let sources = std::mem::take(&mut config.sources);
         let (publisher, table) = watch::channel(Arc::new(PluginTable::default()));
         let stop = CancellationToken::new();
         let owner = Arc::new(Owner {
             incoming: IncomingSlot::default(),
             config,
+            setups,
             publisher,
             generations: AtomicU64::new(0),
             tasks: TaskTracker::new(),
@@ -178,7 +145,7 @@ impl Supervisor {
     /// # Errors
     /// When there is no such plugin, or it did not become ready.
     pub async fn enable(&self, name: &str) -> Result<Generation, OrderError> {
-        self.order(name, Order::Enable).await
+        self.order(name, |reply| Order::Enable(Some(reply))).await
     }
 
     /// Switches a plugin off: it takes no new work.
@@ -186,12 +153,28 @@ impl Supervisor {
     /// # Errors
     /// When there is no such plugin.
     pub async fn disable(&self, name: &str) -> Result<(), OrderError> {
-        self.order(name, Order::Disable).await.map(drop)
+        self.order(name, |reply| Order::Disable(Some(reply))).await.map(drop)
     }
 
     /// Renews a plugin whose files changed, without waiting.
     pub fn renew(&self, name: &PluginName) {
         self.owner.renew(name);
+    }
+
+    /// Lets what the settings say now count, without waiting: a plugin that they say something else about is switched on or
+    /// off, or gets another process.
+    pub fn reconfigure(&self, setups: Setups) {
+        let (before, now) = self.owner.setups.replace(setups);
+        let keepers = self.owner.lock().clone();
+        for (name, orders) in keepers {
+            let Some(change) = setup::change(&before, &now, &name) else { continue };
+            tracing::info!(plugin = %name, "its settings changed");
+            let told = Told::Settings { switched: change.switched };
+            // Whatever else it was told before, this is not to be lost.
+            if let Err(TrySendError::Full(told)) = orders.try_send(told) {
+                self.owner.tasks.spawn(async move { drop(orders.send(told).await) });
+            }
+        }
     }
 
     /// Returns the plugins as they were last read from their folders.
@@ -219,7 +202,7 @@ impl Supervisor {
         let Some(orders) = self.owner.lock().get(name).cloned() else { return };
         self.owner.tasks.spawn(async move {
             // A keeper that ended is what is wanted.
-            let _ = orders.send(Order::Remove).await;
+            let _ = orders.send(Told::Order(Order::Remove)).await;
         });
     }
 
@@ -273,31 +256,31 @@ fn drop_doubles(config: &mut SupervisorConfig) {
 /// What the tasks of a supervisor share.
 struct Owner {
     config: SupervisorConfig,
+    setups: CurrentSetups,
     incoming: IncomingSlot,
     publisher: watch::Sender<Arc<PluginTable>>,
     /// The last number given to a process.
     generations: AtomicU64,
     tasks: TaskTracker,
     /// The way to the keeper of each plugin.
-    keepers: Mutex<BTreeMap<PluginName, mpsc::Sender<Order>>>,
+    keepers: Mutex<BTreeMap<PluginName, mpsc::Sender<Told>>>,
     stop: CancellationToken,
 }
 
 impl Owner {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PluginName, mpsc::Sender<Order>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PluginName, mpsc::Sender<Told>>> {
         self.keepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a plugin into the table and starts the task that keeps it.
     fn keep(self: &Arc<Self>, source: PluginSource) {
-        let enabled = self.options(&source.name).enabled;
-        let state = if enabled { PluginState::Starting } else { PluginState::Disabled };
-        let (name, shown) = (source.name.clone(), Arc::new(source.clone()));
-        let entry = PluginEntry { name, source: shown, state, restarts: 0 };
-        table::change(&self.publisher, |plugins| plugins.push(entry));
         let (orders, receiver) = mpsc::channel(ORDERS);
+        // From here on it hears of other settings.
         self.lock().insert(source.name.clone(), orders);
-        let keeper = Keeper::new(Arc::clone(self), source, enabled, receiver);
+        let keeper = Keeper::new(Arc::clone(self), source.clone(), receiver);
+        let state = if keeper.is_enabled() { PluginState::Starting } else { PluginState::Disabled };
+        let entry = PluginEntry { name: source.name.clone(), source: Arc::new(source), state, restarts: 0 };
+        table::change(&self.publisher, |plugins| plugins.push(entry));
         self.tasks.spawn(keeper.run());
     }
 
@@ -309,38 +292,31 @@ impl Owner {
 
     /// Tells a keeper; returns false when there is none, or it has not got to the many that it was told before.
     fn tell(&self, name: &PluginName, order: Order) -> bool {
-        self.lock().get(name).is_some_and(|orders| orders.try_send(order).is_ok())
+        self.lock().get(name).is_some_and(|orders| orders.try_send(Told::Order(order)).is_ok())
     }
 
     fn renew(&self, name: &PluginName) {
         self.tell(name, Order::Renew(None));
     }
 
-    fn options(&self, name: &PluginName) -> PluginOptions {
-        self.config.options.get(name.as_str()).cloned().unwrap_or_default()
+    fn setup(&self, name: &PluginName) -> PluginSetup {
+        self.setups.of(name.as_str())
     }
 
-    fn passed(&self, source: &PluginSource) -> Passed {
-        let options = self.options(&source.name);
-        Passed { names: options.env, all: options.inherit_env }
-    }
-
-    fn check_config(&self, source: &PluginSource) -> Result<(), StartError> {
-        let Some(schema) = &source.manifest.config else { return Ok(()) };
-        let config = self.config.config.get(source.name.as_str()).unwrap_or(&Value::Null);
-        schema::check_config(source.name.as_str(), schema, config)
-            .map_err(|reason| StartError::Config { reason })
-    }
-
-    async fn spawn(&self, source: &PluginSource, prepared: Option<Prepared>) -> Result<Process, StartError> {
+    async fn spawn(
+        &self,
+        source: &PluginSource,
+        setup: &PluginSetup,
+        prepared: Option<Prepared>,
+    ) -> Result<Process, StartError> {
         // First: of what nobody trusted, the schema is not compiled either.
-        let program = self.program(source, prepared.as_ref()).await?;
-        self.check_config(source)?;
-        let options = self.options(&source.name);
+        let program = self.program(source, setup, prepared.as_ref()).await?;
+        setup.check_config(source)?;
+        let options = &setup.options;
         let peer = Peer {
             plugin: source.name.clone(),
             generation: Generation(self.generations.fetch_add(1, Ordering::Relaxed) + 1),
-            limits: Arc::new(options.timeouts),
+            limits: Arc::new(options.timeouts.clone()),
             deny_unanswered: options.deny_unanswered,
             incoming: self.incoming.clone(),
             notices: Arc::clone(&self.config.notices),
@@ -353,20 +329,21 @@ impl Owner {
     async fn program(
         &self,
         source: &PluginSource,
+        setup: &PluginSetup,
         prepared: Option<&Prepared>,
     ) -> Result<Program, StartError> {
         let prepared = prepared.map(|prepared| prepared.folder.as_path());
         let places = Places { root: &source.root, prepared };
-        let program = Program::resolve(&source.manifest.entry, "entry", &places, &self.passed(source))?;
+        let program = Program::resolve(&source.manifest.entry, "entry", &places, &setup.passed())?;
         trust::admit(&self.config.data_dir, source, program).await
     }
 
-    fn introduction(&self, source: &PluginSource) -> InitializeParams {
+    fn introduction(&self, source: &PluginSource, setup: &PluginSetup) -> InitializeParams {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         InitializeParams {
             protocol: PROTOCOL,
             plugin_root: text(&source.root),
-            config: self.config.config.get(source.name.as_str()).cloned().unwrap_or_default(),
+            config: setup.config.clone(),
             env: HostEnv {
                 home: text(&self.config.home),
                 config_dir: text(&self.config.config_dir),

@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![expect(clippy::unwrap_used, reason = "the helpers of tests fail by panicking, as tests do")]
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use bingo::supervisor::discovery::{self, Origin, PluginSource};
 use bingo::supervisor::guard::ResourceLimits;
 use bingo::supervisor::limits::Limits;
 use bingo::supervisor::restart::RestartPolicy;
-use bingo::supervisor::{PluginOptions, Supervisor, SupervisorConfig};
+use bingo::supervisor::{PluginOptions, PluginSetup, Supervisor, SupervisorConfig};
 use bingo_plugin_sdk::event::KernelError;
 use bingo_plugin_sdk::ids::{SessionId, TurnId};
 use bingo_plugin_sdk::item::{ContentPart, ToolOutput};
@@ -173,8 +172,8 @@ impl Host {
         self.start_many(vec![source])
     }
 
-    pub(crate) fn start_many(&self, sources: Vec<PluginSource>) -> Running {
-        let heard = Arc::new(Heard::default());
+    /// What the settings say of a plugin: only `p` has a config.
+    pub(crate) fn setup(&self, name: &str) -> PluginSetup {
         let options = PluginOptions {
             timeouts: self.limits.clone(),
             deny_unanswered: self.deny_unanswered,
@@ -182,7 +181,13 @@ impl Host {
             limits: self.resources.clone(),
             ..PluginOptions::default()
         };
-        let options = sources.iter().map(|source| (source.name.to_string(), options.clone())).collect();
+        PluginSetup { config: if name == "p" { self.config.clone() } else { Value::Null }, options }
+    }
+
+    pub(crate) fn start_many(&self, sources: Vec<PluginSource>) -> Running {
+        let heard = Arc::new(Heard::default());
+        let setup = |source: &PluginSource| (source.name.to_string(), self.setup(source.name.as_str()));
+        let setups = sources.iter().map(setup).collect();
         let data_dir = self.folder.path().join("data");
         let root = sources[0].root.clone();
         let supervisor = Arc::new(Supervisor::start(SupervisorConfig {
@@ -191,8 +196,7 @@ impl Host {
             config_dir: self.folder.path().into(),
             data_dir: data_dir.clone(),
             sources,
-            config: BTreeMap::from([("p".to_owned(), self.config.clone())]),
-            options,
+            setups,
             notices: heard.clone(),
         }));
         let offers = PluginOffers::new(Arc::clone(&supervisor), heard.clone());

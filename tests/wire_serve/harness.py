@@ -4,6 +4,8 @@ import threading
 
 LOCK = threading.Lock()
 WAITING = {}
+# What the settings say to this process, once it was greeted.
+CONFIG = []
 SEEN = open("seen", "a")
 
 
@@ -57,7 +59,10 @@ def serve(offers, **handlers):
     """Declares these offers; a handler of `hook/decide` is the argument `hook_decide`."""
     handlers = {name.replace("_", "/", 1): handler for name, handler in handlers.items()}
     result = {"protocol": 5, "name": "test", "version": "1", **offers}
-    send({"id": read()["id"], "result": result})
+    hello = read()
+    note(hello)
+    CONFIG.append(hello["params"]["config"])
+    send({"id": hello["id"], "result": result})
     while True:
         message = read()
         note(message)

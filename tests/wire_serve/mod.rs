@@ -8,6 +8,7 @@ mod context;
 mod debugger;
 mod figures;
 mod observe;
+mod reconfigure;
 mod reload;
 mod restart;
 mod services;

@@ -5,29 +5,23 @@
 //! the host.
 
 mod start;
+mod swap;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bingo_plugin_sdk::handshake::InitializeResult;
 use bingo_plugin_sdk::ids::Generation;
-use bingo_plugin_sdk::manifest::Reload;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::{self, Origin, PluginSource};
 use super::generation::{Process, StartError};
 use super::restart::{Deaths, Next};
 use super::table::{PluginState, ReadyPlugin};
-use super::{Owner, words};
+use super::{Owner, PluginSetup, words};
 use crate::supervisor::limits;
-
-/// How many processes of a plugin may finish what they hold beside the one that serves.
-const RETIRED: usize = 2;
-
-/// How often a retired process is looked at once nobody can call it any more.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// Who waits for the outcome of an order: the generation that serves then, or why there is none, in words.
 pub(super) type Reply = oneshot::Sender<Result<Generation, String>>;
@@ -36,10 +30,19 @@ pub(super) type Reply = oneshot::Sender<Result<Generation, String>>;
 pub(super) enum Order {
     /// Start another process, from its files as they are now, and let it follow when it is well.
     Renew(Option<Reply>),
-    Enable(Reply),
-    Disable(Reply),
+    Enable(Option<Reply>),
+    Disable(Option<Reply>),
     /// It is no plugin of this host any more.
     Remove,
+}
+
+/// What reaches a keeper.
+pub(super) enum Told {
+    Order(Order),
+    /// The settings say something else about its plugin, and perhaps switched it.
+    Settings {
+        switched: Option<bool>,
+    },
 }
 
 /// What a plugin does next.
@@ -76,8 +79,10 @@ enum Halt {
 pub(super) struct Keeper {
     owner: Arc<Owner>,
     source: PluginSource,
-    orders: mpsc::Receiver<Order>,
+    orders: mpsc::Receiver<Told>,
     enabled: bool,
+    /// What its last process was to be started with.
+    setup: PluginSetup,
     deaths: Deaths,
     restarts: u32,
     /// What the last process declared, for as long as no other one has.
@@ -94,14 +99,25 @@ struct Retired {
 }
 
 impl Keeper {
-    pub(super) fn new(
-        owner: Arc<Owner>,
-        source: PluginSource,
-        enabled: bool,
-        orders: mpsc::Receiver<Order>,
-    ) -> Self {
-        let (deaths, replies, retired) = (Deaths::default(), Vec::new(), Vec::new());
-        Self { owner, source, orders, enabled, deaths, restarts: 0, last: None, replies, retired }
+    pub(super) fn new(owner: Arc<Owner>, source: PluginSource, orders: mpsc::Receiver<Told>) -> Self {
+        let setup = owner.setup(&source.name);
+        let enabled = setup.options.enabled;
+        Self {
+            owner,
+            source,
+            orders,
+            enabled,
+            setup,
+            deaths: Deaths::default(),
+            restarts: 0,
+            last: None,
+            replies: Vec::new(),
+            retired: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_enabled(&self) -> bool {
+        self.enabled
     }
 
     /// Keeps the plugin until it is removed or the host stops.
@@ -117,6 +133,33 @@ impl Keeper {
             };
         }
         self.answer(Err("the plugin is being stopped".to_owned()));
+    }
+
+    /// Waits for the next thing to do. Settings that change nothing for this plugin are none.
+    async fn order(&mut self) -> Option<Order> {
+        loop {
+            match self.orders.recv().await? {
+                Told::Order(order) => return Some(order),
+                Told::Settings { switched } => {
+                    if let Some(order) = self.heed(switched) {
+                        return Some(order);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns what follows from other settings. A person may have ordered the same already, and a start that is under way
+    /// may have taken them.
+    fn heed(&self, switched: Option<bool>) -> Option<Order> {
+        match switched {
+            Some(true) if !self.enabled => Some(Order::Enable(None)),
+            Some(false) => self.enabled.then_some(Order::Disable(None)),
+            _ => {
+                let now = self.owner.setup(&self.source.name);
+                (self.enabled && !self.setup.suits(&now)).then_some(Order::Renew(None))
+            }
+        }
     }
 
     /// Lets a process serve.
@@ -164,11 +207,12 @@ impl Keeper {
 
     /// Offers the plugin until it dies or an order says otherwise.
     async fn serve(&mut self, mut serving: Box<Serving>) -> Phase {
+        let stop = self.owner.stop.clone();
         let order = tokio::select! {
             biased;
-            () = self.owner.stop.cancelled() => None,
+            () = stop.cancelled() => None,
             reason = serving.process.death() => return self.buried(serving, reason),
-            order = self.orders.recv() => order,
+            order = self.order() => order,
         };
         match order {
             None => {
@@ -181,7 +225,8 @@ impl Keeper {
                 self.renew(serving).await
             }
             Some(Order::Enable(reply)) => {
-                let _ = reply.send(Ok(serving.process.connection.generation()));
+                let generation = serving.process.connection.generation();
+                reply.map(|reply| reply.send(Ok(generation)));
                 Phase::Serve(serving)
             }
             Some(order @ (Order::Disable(_) | Order::Remove)) => {
@@ -201,8 +246,8 @@ impl Keeper {
     }
 
     fn died(&mut self, reason: Arc<str>, uptime: Duration) -> Phase {
-        let policy = self.owner.options(&self.source.name).restart;
-        match self.deaths.note(&policy, uptime) {
+        let policy = &self.setup.options.restart;
+        match self.deaths.note(policy, uptime) {
             Next::Again(pause) => {
                 let until = Instant::now() + pause;
                 self.publish(self.restarting(&reason));
@@ -211,8 +256,8 @@ impl Keeper {
             Next::Stay { deaths } => {
                 let (name, within) = (&self.source.name, limits::words(policy.within));
                 let text = format!(
-                    "{name} is not started again: {deaths} deaths within {within}. A change of its files or \
-                     `bingo plugin restart {name}` starts it. The last one: {reason}"
+                    "{name} is not started again: {deaths} deaths within {within}. A change of its files or its \
+                     settings, or `bingo plugin restart {name}` starts it. The last one: {reason}"
                 );
                 self.owner.post("PLUGIN_BROKEN", text);
                 self.broken(format!("it died {deaths} times within {within}; the last time: {reason}").into())
@@ -221,10 +266,11 @@ impl Keeper {
     }
 
     async fn pause(&mut self, reason: Arc<str>, until: Instant) -> Phase {
+        let stop = self.owner.stop.clone();
         tokio::select! {
             biased;
-            () = self.owner.stop.cancelled() => Phase::End,
-            order = self.orders.recv() => self.obey(order),
+            () = stop.cancelled() => Phase::End,
+            order = self.order() => self.obey(order),
             () = sleep_until(until) => {
                 self.restarts += 1;
                 Phase::Start { after: Some(reason) }
@@ -233,10 +279,11 @@ impl Keeper {
     }
 
     async fn rest(&mut self) -> Phase {
+        let stop = self.owner.stop.clone();
         tokio::select! {
             biased;
-            () = self.owner.stop.cancelled() => Phase::End,
-            order = self.orders.recv() => self.obey(order),
+            () = stop.cancelled() => Phase::End,
+            order = self.order() => self.obey(order),
         }
     }
 
@@ -260,14 +307,14 @@ impl Keeper {
             }
             Some(Order::Enable(reply)) => {
                 self.enabled = true;
-                self.replies.push(reply);
+                self.replies.extend(reply);
                 self.begin()
             }
             Some(Order::Disable(reply)) => {
                 self.enabled = false;
                 self.last = None;
                 let phase = self.disabled();
-                let _ = reply.send(Ok(Generation(0)));
+                reply.map(|reply| reply.send(Ok(Generation(0))));
                 phase
             }
         }
@@ -292,112 +339,6 @@ impl Keeper {
         discovery::load(&self.source.root, self.source.origin).map_err(|error| words(&error))
     }
 
-    /// Starts a candidate beside the process that serves, and lets it follow when it is well.
-    async fn renew(&mut self, serving: Box<Serving>) -> Phase {
-        let source = match self.reload() {
-            Ok(source) => source,
-            Err(reason) => return self.kept(serving, &reason),
-        };
-        let mut serving = Some(serving);
-        let prepared = self.prepare(&source, Some(&mut serving)).await;
-        let (prepared, serving) = match (prepared, serving) {
-            (Ok(prepared), Some(serving)) => (prepared, serving),
-            // It died meanwhile.
-            (Ok(_), None) => {
-                self.source = source;
-                return Phase::Start { after: Some("it died while it was replaced".into()) };
-            }
-            (Err(halt), serving) => return self.unswapped(halt, serving),
-        };
-        if source.manifest.reload == Reload::StopFirst {
-            // What could not be started must not end what serves.
-            if let Err(error) = self.owner.program(&source, prepared.as_ref()).await {
-                return self.kept(serving, &words(&error));
-            }
-            let reason: Arc<str> = "it is being replaced".into();
-            self.publish(self.restarting(&reason));
-            serving.process.stop(&reason).await;
-            self.source = source;
-            return Phase::Start { after: None };
-        }
-        let process = match self.owner.spawn(&source, prepared).await {
-            Ok(process) => process,
-            Err(error) => return self.kept(serving, &words(&error)),
-        };
-        let old = std::mem::replace(&mut self.source, source);
-        let mut serving = Some(serving);
-        match self.shake(process, Some(&mut serving)).await {
-            Ok(well) => {
-                self.deaths.forget();
-                self.restarts += 1;
-                let phase = self.ready(well);
-                serving.into_iter().for_each(|serving| self.retire(serving));
-                phase
-            }
-            Err(halt) => {
-                if serving.is_some() {
-                    self.source = old;
-                }
-                self.unswapped(halt, serving)
-            }
-        }
-    }
-
-    /// What follows when no candidate came to serve; the old process may have died meanwhile.
-    fn unswapped(&mut self, halt: Halt, serving: Option<Box<Serving>>) -> Phase {
-        match (halt, serving) {
-            (Halt::Failed(error), Some(serving)) => self.kept(serving, &words(&error)),
-            (Halt::Failed(error), None) => self.refused(&error, Some("it died while it was replaced".into())),
-            (Halt::Told(order), Some(serving)) => self.again(order, serving),
-            (Halt::Told(order), None) => self.obey(order),
-        }
-    }
-
-    /// Follows an order that came while a candidate was starting, which is gone.
-    fn again(&mut self, order: Option<Order>, serving: Box<Serving>) -> Phase {
-        match order {
-            Some(Order::Renew(reply)) => {
-                // What changed once more is tried from the start, by the order that `serve` finds next.
-                self.replies.extend(reply);
-                self.owner.renew(&self.source.name);
-                Phase::Serve(serving)
-            }
-            Some(Order::Enable(reply)) => {
-                let _ = reply.send(Ok(serving.process.connection.generation()));
-                self.owner.renew(&self.source.name);
-                Phase::Serve(serving)
-            }
-            order => {
-                let phase = self.obey(order);
-                self.retire(serving);
-                phase
-            }
-        }
-    }
-
-    /// The old process serves on, because the candidate is not well.
-    fn kept(&mut self, serving: Box<Serving>, reason: &str) -> Phase {
-        if self.owner.stop.is_cancelled() {
-            return Phase::Serve(serving);
-        }
-        let (name, generation) = (&self.source.name, serving.process.connection.generation());
-        let text =
-            format!("{name}: the new process is not used, generation {generation} serves on: {reason}");
-        self.owner.post("PLUGIN_SWAP_FAILED", text);
-        self.answer(Err(reason.to_owned()));
-        Phase::Serve(serving)
-    }
-
-    /// Lets a process finish what it holds, beside at most one more.
-    fn retire(&mut self, serving: Box<Serving>) {
-        self.retired.retain(|retired| !retired.task.is_finished());
-        let overdue = (self.retired.len() + 1).saturating_sub(RETIRED);
-        self.retired.drain(..overdue).for_each(|oldest| oldest.hurry.cancel());
-        let hurry = CancellationToken::new();
-        let finishing = finish(serving, self.owner.stop.clone(), hurry.clone());
-        self.retired.push(Retired { hurry, task: self.owner.tasks.spawn(finishing) });
-    }
-
     fn restarting(&self, reason: &Arc<str>) -> PluginState {
         PluginState::Restarting { reason: Arc::clone(reason), last: self.last.clone() }
     }
@@ -412,26 +353,4 @@ impl Keeper {
     fn publish(&self, state: PluginState) {
         self.owner.publish(&self.source, self.restarts, state);
     }
-}
-
-/// Waits until nobody holds the process and all its calls are over, then stops it.
-async fn finish(serving: Box<Serving>, stop: CancellationToken, hurry: CancellationToken) {
-    let Serving { mut process, released, .. } = *serving;
-    let connection = process.connection.clone();
-    let idle = async {
-        released.cancelled().await;
-        while !connection.is_idle() {
-            sleep(LOOK).await;
-        }
-    };
-    let (limit, replaced) = (connection.limits().retire, Instant::now());
-    tokio::select! {
-        () = idle => {}
-        () = connection.clock().passed(|| replaced, limit) => {}
-        () = hurry.cancelled() => {}
-        () = stop.cancelled() => {}
-        reason = process.death() => return process.destroy(&reason).await,
-    }
-    tracing::info!(plugin = %connection.plugin(), generation = %connection.generation(), "a process is retired");
-    process.stop(&"it was replaced by another process of the plugin".into()).await;
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bingo_plugin_sdk::handshake::InitializeResult;
 
-use super::{Halt, Keeper, Phase, Serving};
+use super::{Halt, Keeper, Order, Phase, Reply, Serving};
 use crate::supervisor::discovery::PluginSource;
 use crate::supervisor::generation::{Process, StartError};
 use crate::supervisor::limits;
@@ -20,6 +20,7 @@ impl Keeper {
             Some(reason) => self.restarting(reason),
         });
         let source = self.source.clone();
+        self.setup = self.owner.setup(&source.name);
         let prepared = match self.prepare(&source, None).await {
             Ok(prepared) => prepared,
             Err(Halt::Failed(error)) => return self.refused(&error, None),
@@ -28,7 +29,7 @@ impl Keeper {
         if self.owner.is_preparing(&source.name) {
             self.publish(after.as_ref().map_or(PluginState::Starting, |reason| self.restarting(reason)));
         }
-        let process = match self.owner.spawn(&source, prepared).await {
+        let process = match self.owner.spawn(&source, &self.setup, prepared).await {
             Ok(process) => process,
             Err(error) => return self.refused(&error, None),
         };
@@ -45,7 +46,7 @@ impl Keeper {
         source: &PluginSource,
         serving: Option<&mut Option<Box<Serving>>>,
     ) -> Result<Option<Prepared>, Halt> {
-        let mut step = match prepare::look(&self.owner, source).await {
+        let mut step = match prepare::look(&self.owner, source, &self.setup).await {
             Ok(Preparation::Nothing) => return Ok(None),
             Ok(Preparation::Done(prepared)) => return Ok(Some(prepared)),
             Ok(Preparation::Wanted(step)) => step,
@@ -83,7 +84,7 @@ impl Keeper {
         serving: Option<&mut Option<Box<Serving>>>,
     ) -> Result<(Process, InitializeResult), Halt> {
         let owner = Arc::clone(&self.owner);
-        let introduction = owner.introduction(&self.source);
+        let introduction = owner.introduction(&self.source, &self.setup);
         let halt = match self.attend(process.shake(&introduction, &owner.stop), serving).await {
             Ok(declared) => return Ok((process, declared)),
             Err(halt) => halt,
@@ -96,8 +97,8 @@ impl Keeper {
         Err(halt)
     }
 
-    /// Waits for a step of a start unless an order comes. A process that serves is watched meanwhile; its death is
-    /// published.
+    /// Waits for a step of a start unless an order comes that it does not fulfil. A process that serves is watched
+    /// meanwhile; its death is published.
     async fn attend<T>(
         &mut self,
         step: impl Future<Output = Result<T, StartError>>,
@@ -114,13 +115,25 @@ impl Keeper {
             tokio::select! {
                 biased;
                 result = &mut step => return result.map_err(Halt::Failed),
-                order = self.orders.recv() => return Err(Halt::Told(order)),
+                order = self.order() => match order {
+                    // Switched on it is.
+                    Some(Order::Enable(reply)) => self.join(reply, serving.as_deref().and_then(Option::as_deref)),
+                    order => return Err(Halt::Told(order)),
+                },
                 reason = death => {
                     let dead = serving.as_deref_mut().and_then(Option::take);
                     self.publish(self.restarting(&reason));
                     self.owner.bury(&self.source.name, dead.map(|dead| dead.process), &reason);
                 }
             }
+        }
+    }
+
+    /// Answers with the process that serves, or lets whoever asked wait for the one that is starting.
+    fn join(&mut self, reply: Option<Reply>, serving: Option<&Serving>) {
+        match (reply, serving) {
+            (Some(reply), Some(serving)) => drop(reply.send(Ok(serving.process.connection.generation()))),
+            (reply, _) => self.replies.extend(reply),
         }
     }
 }

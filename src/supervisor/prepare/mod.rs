@@ -18,7 +18,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub(super) use self::place::Prepared;
 use self::place::{Claim, Place, Turn};
-use super::Owner;
 use super::discovery::PluginSource;
 use super::generation::StartError;
 use super::guard::{self, Exit, Guarded, Manner};
@@ -26,6 +25,7 @@ use super::limits::words;
 use super::log::{self, Log, Tail};
 use super::process::{Places, Program};
 use super::trust;
+use super::{Owner, PluginSetup};
 use crate::trust::{Builder, Fingerprint, FingerprintError};
 
 /// How often it is told how far the step is.
@@ -65,6 +65,7 @@ pub(super) enum Preparation {
 pub(super) struct Step {
     owner: Arc<Owner>,
     source: PluginSource,
+    setup: PluginSetup,
     place: Place,
     program: Program,
     /// Its process, once it was started, with the right to run it.
@@ -72,15 +73,19 @@ pub(super) struct Step {
 }
 
 /// Finds out whether a plugin is to be prepared. A plugin that is not trusted is not.
-pub(super) async fn look(owner: &Arc<Owner>, source: &PluginSource) -> Result<Preparation, StartError> {
+pub(super) async fn look(
+    owner: &Arc<Owner>,
+    source: &PluginSource,
+    setup: &PluginSetup,
+) -> Result<Preparation, StartError> {
     let Some(prepare) = source.manifest.prepare.clone() else { return Ok(Preparation::Nothing) };
     let resolve = |prepared: Option<&Path>| {
         let places = Places { root: &source.root, prepared };
-        Program::resolve(&prepare.program, "prepare", &places, &owner.passed(source))
+        Program::resolve(&prepare.program, "prepare", &places, &setup.passed())
     };
     let unplaced = trust::admit(&owner.config.data_dir, source, resolve(None)?).await?;
     // Of what nobody trusted, the schema is not compiled.
-    owner.check_config(source)?;
+    setup.check_config(source)?;
     let (hashed, root) = (prepare.clone(), source.root.clone());
     // Up to as many bytes as a plugin may have are read here.
     let hash = tokio::task::spawn_blocking(move || fingerprint(&hashed, &unplaced, &root)).await;
@@ -93,8 +98,8 @@ pub(super) async fn look(owner: &Arc<Owner>, source: &PluginSource) -> Result<Pr
         return Ok(Preparation::Done(prepared));
     }
     let program = trust::steady(source, resolve(Some(&place.folder))?);
-    let (owner, source) = (Arc::clone(owner), source.clone());
-    Ok(Preparation::Wanted(Box::new(Step { owner, source, place, program, running: None })))
+    let (owner, source, setup) = (Arc::clone(owner), source.clone(), setup.clone());
+    Ok(Preparation::Wanted(Box::new(Step { owner, source, setup, place, program, running: None })))
 }
 
 /// Returns what stands for everything that the step depends on.
@@ -141,7 +146,7 @@ impl Step {
     }
 
     pub(super) fn deadline(&self) -> Duration {
-        self.owner.options(&self.source.name).timeouts.prepare
+        self.setup.options.timeouts.prepare
     }
 
     /// Runs the step to the end of its process, unless another host has. `tell` hears its last line now and then.
@@ -168,7 +173,7 @@ impl Step {
             Turn::Ours(claim) => claim,
         };
         claim.clear().map_err(folder(&self.place))?;
-        let options = self.owner.options(&self.source.name);
+        let options = &self.setup.options;
         let grace = options.timeouts.stop_term;
         let manner = Manner { plugin: self.source.name.as_str(), grace, limits: &options.limits };
         let (guarded, streams) = guard::start(&self.owner.config.binary, &self.program, &manner)?;

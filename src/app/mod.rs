@@ -1,5 +1,7 @@
 //! Joins the layers: settings, supervisor, bridges, journal and kernel, for the commands that need them.
 
+mod loaded;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -9,19 +11,19 @@ use std::time::Duration;
 use bingo_plugin_sdk::ids::PluginName;
 use bingo_plugin_sdk::item::Level;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
+use self::loaded::Loaded;
 use crate::bridge::PluginOffers;
 use crate::control::{ControlPlace, ControlServer, ControlledHost};
 use crate::journal::JsonlJournal;
-use crate::kernel::{Board, Kernel, KernelSettings, PermissionMode, Rule};
+use crate::kernel::{Board, Kernel, PermissionMode, Rule};
 use crate::ports::{Notice, Notices, Offers};
-use crate::settings::{self, OnHookTimeout, PluginSettings, Settings, SettingsError};
+use crate::settings::{self, SettingsError};
+use crate::supervisor::changes::{self, Watched};
 use crate::supervisor::discovery::{self, DiscoveryError, PluginSource};
-use crate::supervisor::{PluginOptions, Supervisor, SupervisorConfig, changes, guard};
+use crate::supervisor::{Supervisor, SupervisorConfig, guard};
 use crate::trust::TrustStore;
 
 /// The hidden subcommand under which this program is a bundled provider.
@@ -77,6 +79,14 @@ impl AppError {
         !matches!(self, Self::System { .. })
     }
 
+    /// Returns it in words that may stand in a transcript.
+    fn in_words(&self) -> String {
+        match self {
+            Self::Settings(error) => error.in_words(),
+            error => error.to_string(),
+        }
+    }
+
     /// Returns what to do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -97,7 +107,7 @@ impl AppError {
 pub struct App {
     kernel: Kernel,
     offers: Arc<dyn Offers>,
-    named: Vec<PathBuf>,
+    options: AppOptions,
     places: Arc<Places>,
     supervisor: Arc<Supervisor>,
     board: Arc<Board>,
@@ -120,13 +130,9 @@ impl App {
     /// When the settings or a named plugin cannot be used.
     pub fn start(options: AppOptions) -> Result<Self, AppError> {
         let places = Places::find(&options)?;
-        let sources = places.settings(options.settings.clone());
         let board = Arc::new(Board::default());
-        let store = TrustStore::open(&places.data_dir);
-        store.notice().into_iter().for_each(|notice| board.post(notice));
-        let (settings, notices) = settings::load(&sources, &store)?;
-        notices.into_iter().for_each(|notice| board.post(notice));
-        let kernel_settings = kernel_settings(&settings, &options)?;
+        let loaded = Loaded::load(&places, &options)?;
+        loaded.remarks.into_iter().for_each(|remark| board.post(remark));
         let notices: Arc<dyn Notices> = Arc::clone(&board) as Arc<dyn Notices>;
         let config = SupervisorConfig {
             binary: places.binary.clone(),
@@ -134,8 +140,7 @@ impl App {
             config_dir: places.config_dir.clone(),
             data_dir: places.data_dir.clone(),
             sources: plugin_sources(&places, &options.plugins, &notices)?,
-            config: settings.plugins.clone(),
-            options: plugin_options(&settings)?,
+            setups: loaded.setups,
             notices: Arc::clone(&notices),
         };
         raise_open_files();
@@ -144,8 +149,8 @@ impl App {
         let supervisor = Arc::new(Supervisor::start(config));
         let offers: Arc<dyn Offers> = Arc::new(PluginOffers::new(Arc::clone(&supervisor), notices));
         let journal = Arc::new(JsonlJournal::new(places.data_dir.clone()));
-        let kernel = Kernel::new(Arc::clone(&offers), journal, Arc::clone(&board), kernel_settings);
-        Ok(Self { kernel, offers, named: options.plugins, places: Arc::new(places), supervisor, board })
+        let kernel = Kernel::new(Arc::clone(&offers), journal, Arc::clone(&board), loaded.kernel);
+        Ok(Self { kernel, offers, options, places: Arc::new(places), supervisor, board })
     }
 
     /// Returns the kernel.
@@ -176,23 +181,33 @@ impl App {
         }
     }
 
-    /// Renews plugins whose files change, and takes in and lets go plugins as their folders come and go, until the host
-    /// stops.
+    /// Renews plugins whose files or settings change, and takes in and lets go plugins as their folders come and go, until
+    /// the host stops.
     pub fn watch_plugins(&self) {
-        let (places, named, board) = (Arc::clone(&self.places), self.named.clone(), Arc::clone(&self.board));
-        let notices: Arc<dyn Notices> = board;
+        let notices: Arc<dyn Notices> = Arc::clone(&self.board) as Arc<dyn Notices>;
+        let supervisor = Arc::downgrade(&self.supervisor);
+        tokio::spawn(changes::watch(supervisor, self.watched(), notices));
+    }
+
+    fn watched(&self) -> Watched {
         let folders = vec![
-            places.config_dir.join(discovery::PLUGINS),
-            places.cwd.join(discovery::PROJECT).join(discovery::PLUGINS),
+            self.places.config_dir.join(discovery::PLUGINS),
+            self.places.cwd.join(discovery::PROJECT).join(discovery::PLUGINS),
         ];
-        let trust = TrustStore::path(&places.data_dir);
+        let trust = TrustStore::path(&self.places.data_dir);
+        let settings = self.places.settings(self.options.settings.clone()).files();
+        let (places, named) = (Arc::clone(&self.places), self.options.plugins.clone());
         // What is wrong with a folder was told at the start, or is told when somebody asks.
         let find = move || {
             discovery::discover(&places.config_dir, &places.cwd, &named)
                 .map_or_else(|_| Vec::new(), |(found, _)| found)
         };
-        let watched = Arc::downgrade(&self.supervisor);
-        tokio::spawn(changes::watch(watched, folders, trust, Box::new(find), notices));
+        let (places, options) = (Arc::clone(&self.places), self.options.clone());
+        let load = move || {
+            let loaded = Loaded::load(&places, &options).map_err(|error| error.in_words())?;
+            Ok((loaded.setups, loaded.remarks))
+        };
+        Watched { folders, trust, settings, find: Box::new(find), load: Box::new(load) }
     }
 
     /// Lets the command line ask and order this host, until what is returned is dropped; a notice says why it cannot.
@@ -260,33 +275,6 @@ impl Places {
     }
 }
 
-fn kernel_settings(settings: &Settings, options: &AppOptions) -> Result<KernelSettings, AppError> {
-    let wrong = |key: &str| {
-        let key = key.to_owned();
-        move |reason| AppError::Setting { key, reason }
-    };
-    let configured = settings.permissions.default_mode.as_deref().unwrap_or("default");
-    let configured = configured.parse().map_err(wrong("permissions.defaultMode"))?;
-    let mut allowed = options.allowed.clone();
-    for rule in &settings.permissions.allow {
-        allowed.push(rule.parse().map_err(wrong("permissions.allow"))?);
-    }
-    let named = options.model.as_ref().or(settings.model.as_ref());
-    let (provider, model) = match named.map(|name| name.split_once('/')) {
-        Some(Some((provider, model))) => (Some(provider.to_owned()), Some(model.to_owned())),
-        _ => (settings.provider.clone(), named.cloned()),
-    };
-    Ok(KernelSettings {
-        provider,
-        model,
-        thinking: settings.thinking,
-        max_tokens: settings.max_tokens,
-        mode: options.mode.unwrap_or(configured),
-        allowed,
-        sync: settings.journal.sync,
-    })
-}
-
 /// Returns the plugins to start: named ones, the user's, and the embedded model, whose name cannot be taken.
 fn plugin_sources(
     places: &Places,
@@ -301,36 +289,6 @@ fn plugin_sources(
         sources.push(PluginSource::bundled(name, &places.binary, &[PROVIDER_SUBCOMMAND, ECHO], root));
     }
     Ok(sources)
-}
-
-fn plugin_options(settings: &Settings) -> Result<BTreeMap<String, PluginOptions>, AppError> {
-    let convert = |(name, own): (&String, &PluginSettings)| {
-        let options = PluginOptions {
-            enabled: own.enabled.unwrap_or(true),
-            env: own.env.clone(),
-            inherit_env: own.inherit_env,
-            deny_unanswered: own.on_hook_timeout == OnHookTimeout::Deny,
-            timeouts: typed(name, "timeouts", &own.timeouts)?,
-            restart: typed(name, "restart", &own.restart)?,
-            limits: typed(name, "limits", &own.limits)?,
-        };
-        Ok((name.clone(), options))
-    };
-    settings.supervisor.iter().map(convert).collect()
-}
-
-/// Returns a table of numbers below `supervisor.<name>` as the type that says which keys it has.
-fn typed<T: DeserializeOwned>(
-    name: &str,
-    table: &str,
-    numbers: &BTreeMap<String, u64>,
-) -> Result<T, AppError> {
-    let numbers: serde_json::Map<String, Value> =
-        numbers.iter().map(|(key, number)| (key.clone(), (*number).into())).collect();
-    serde_path_to_error::deserialize(Value::Object(numbers)).map_err(|error| AppError::Setting {
-        key: format!("supervisor.{name}.{table}.{}", error.path()),
-        reason: error.inner().to_string(),
-    })
 }
 
 /// Allows this process as many open files as the system lets it: each live session holds two.
