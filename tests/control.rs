@@ -298,3 +298,51 @@ fn a_host_that_hangs_is_named_and_others_are_shown() {
     signal(hung.pid(), "CONT");
     assert_eq!((hung.finish(), well.finish()), (Some(0), Some(0)));
 }
+
+/// Never shakes hands.
+const SLOW: &str = "while True:\n    print('not yet', file=sys.stderr, flush=True)\n    time.sleep(0.05)\n";
+
+#[test]
+fn an_order_that_another_one_overtakes_is_answered() {
+    let sandbox = Sandbox::new();
+    own(&sandbox, SLOW);
+    let mut client = sandbox.serve(["--model", "echo/echo"]);
+    let restart = sandbox.start(["plugin", "restart", "own"]);
+    // It is under way when a person can see the plugin starting anew; that it was taken is seen by its effect alone.
+    wait_until("the order is taken", || {
+        let text = std::fs::read_to_string(sandbox.data().join("logs/plugin-own.log")).unwrap_or_default();
+        text.contains("generation=3").then_some(()).ok_or_else(|| "one process only".to_owned())
+    });
+    drop(sandbox.run(["plugin", "disable", "own"]).expect(0));
+    let ran = restart.finish().expect(3);
+    assert!(ran.stderr.contains("own: it was switched off meanwhile"), "{ran:#?}");
+    assert_eq!(client.finish(), Some(0));
+}
+
+#[test]
+fn clients_that_left_keep_nobody_out() {
+    let sandbox = Sandbox::new();
+    own(&sandbox, SLOW);
+    let mut client = sandbox.serve(["--model", "echo/echo"]);
+    let path = socket(&sandbox.data().join("run"), &client);
+    for _ in 0..80 {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream
+            .write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"plugin/restart\",\"params\":{\"name\":\"own\"}}\n")
+            .unwrap();
+    }
+    assert_eq!(line(&listed(&sandbox))["name"], "own");
+    assert_eq!(client.finish(), Some(0));
+}
+
+#[test]
+fn a_host_that_hangs_may_run_a_plugin_that_was_switched_off() {
+    let sandbox = Sandbox::new();
+    own(&sandbox, SCRIPT);
+    let mut client = serve(&sandbox);
+    signal(client.pid(), "STOP");
+    failed(sandbox.run(["plugin", "disable", "own"]), 1, "does not answer on its control socket");
+    failed(sandbox.run(["plugin", "restart", "own"]), 1, "does not answer on its control socket");
+    signal(client.pid(), "CONT");
+    assert_eq!(client.finish(), Some(0));
+}

@@ -258,6 +258,7 @@ impl Places {
         let binary = std::env::current_exe()
             .map_err(|source| AppError::System { act: "find the path of this program", source })?;
         let home = home.unwrap_or_else(|| config_dir.clone());
+        let (config_dir, data_dir) = (real(&config_dir), real(&data_dir));
         Ok(Self { home, config_dir, data_dir, cwd, binary })
     }
 
@@ -298,6 +299,19 @@ fn raise_open_files() {
     if let Err(error) = raised {
         tracing::warn!(%error, "the limit of open files cannot be raised");
     }
+}
+
+/// Returns a path as everybody spells it who means the same; the last parts of it may not be there yet.
+fn real(path: &Path) -> PathBuf {
+    let there = path.ancestors().find_map(|place| Some((place, place.canonicalize().ok()?)));
+    there.map_or_else(
+        || path.to_owned(),
+        |(place, real)| match path.strip_prefix(place) {
+            Ok(rest) if rest.as_os_str().is_empty() => real,
+            Ok(rest) => real.join(rest),
+            Err(_) => path.to_owned(),
+        },
+    )
 }
 
 /// How many threads a command works with.

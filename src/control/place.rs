@@ -18,11 +18,10 @@ pub struct ControlPlace {
     folder: PathBuf,
 }
 
-/// The folder, held open: paths through it are short, whatever its name is (`sun_path` has 108 bytes), and lead to the
+/// The folder, held open, and reached by nothing else: paths through it are short, whatever its name is (`sun_path` has 108 bytes), and lead to the
 /// folder that was checked.
 pub(super) struct Folder {
     handle: File,
-    path: PathBuf,
 }
 
 impl ControlPlace {
@@ -63,24 +62,31 @@ impl ControlPlace {
             let text = format!("{path} must be yours, and closed to others (chmod 700)");
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
-        Ok(Folder { handle, path: self.folder.clone() })
+        Ok(Folder { handle })
     }
 }
 
 impl Folder {
-    /// Returns where the socket of a host is, as a person finds it.
-    pub(super) fn path(&self, pid: u32) -> PathBuf {
-        self.path.join(name(pid))
-    }
-
     /// Returns a short path of the same, good for as long as the folder is held.
     pub(super) fn address(&self, pid: u32) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.handle.as_raw_fd())).join(name(pid))
+        self.inside().join(name(pid))
+    }
+
+    fn inside(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.handle.as_raw_fd()))
+    }
+
+    /// Keeps other hosts from sweeping and binding until what is returned is dropped: a socket that is bound and does not
+    /// listen yet looks like a dead one.
+    pub(super) fn lock(&self) -> io::Result<File> {
+        let handle = File::open(self.inside())?;
+        handle.lock()?;
+        Ok(handle)
     }
 
     /// Returns the hosts whose sockets are there, living or not, in the order of their numbers.
     pub(super) fn pids(&self) -> io::Result<Vec<u32>> {
-        let entries = std::fs::read_dir(&self.path)?;
+        let entries = std::fs::read_dir(self.inside())?;
         let pid = |entry: io::Result<std::fs::DirEntry>| {
             entry.ok()?.file_name().to_str()?.strip_suffix(".sock")?.parse().ok()
         };
@@ -95,7 +101,7 @@ impl Folder {
             let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
             if UnixStream::connect(self.address(pid)).as_ref().is_err_and(refused) {
                 // Another host may sweep at the same time.
-                let _ = std::fs::remove_file(self.path(pid));
+                let _ = std::fs::remove_file(self.address(pid));
             }
         }
         Ok(())
@@ -148,7 +154,7 @@ mod tests {
         let folder = place(&deep).make().unwrap();
         drop(UnixListener::bind(folder.address(7)).unwrap());
         let _living = UnixListener::bind(folder.address(8)).unwrap();
-        std::fs::write(folder.path.join("note.txt"), "").unwrap();
+        std::fs::write(folder.inside().join("note.txt"), "").unwrap();
         assert_eq!(folder.pids().unwrap(), [7, 8]);
         folder.sweep().unwrap();
         assert_eq!(folder.pids().unwrap(), [8]);

@@ -10,10 +10,12 @@ use bingo_plugin_sdk::jsonrpc::{Message, MessageError, RequestId, RpcError, code
 use serde::Serialize;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::place::Folder;
 use super::{CONTROL, ControlPlace, Done, HostReport, Named, Order, PluginLine, READ};
 use crate::ports::{Offers, PluginReport};
 use crate::supervisor::discovery::PluginSource;
@@ -21,7 +23,7 @@ use crate::supervisor::{OrderError, Supervisor};
 use crate::telemetry;
 
 /// Clients at a time; further ones wait.
-const CLIENTS: usize = 16;
+const CLIENTS: usize = 64;
 /// The longest question, in bytes; a longer one is not JSON where it is cut.
 const QUESTION: u64 = 64 * 1024;
 /// How long a client may say nothing.
@@ -42,7 +44,7 @@ pub struct ControlledHost {
 
 /// An open control socket. Dropping it closes and removes it.
 pub struct ControlServer {
-    path: PathBuf,
+    folder: Folder,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -52,21 +54,23 @@ impl ControlServer {
     /// # Errors
     /// When the folder is not fit, or the socket cannot be made.
     pub fn open(place: &ControlPlace, host: ControlledHost) -> io::Result<Self> {
-        let (folder, pid) = (place.make()?, std::process::id());
+        let folder = place.make()?;
+        let alone = folder.lock()?;
         folder.sweep()?;
-        let path = folder.path(pid);
-        let listener = UnixListener::bind(folder.address(pid))?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let address = folder.address(std::process::id());
+        let listener = UnixListener::bind(&address)?;
+        drop(alone);
+        std::fs::set_permissions(&address, std::fs::Permissions::from_mode(0o600))?;
         let served = Arc::new(Served { host, started: telemetry::now() });
         let task = AbortOnDropHandle::new(tokio::spawn(listen(listener, served)));
-        Ok(Self { path, _task: task })
+        Ok(Self { folder, _task: task })
     }
 }
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
         // The folder may be gone already.
-        let _ = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_file(self.folder.address(std::process::id()));
     }
 }
 
@@ -117,9 +121,25 @@ async fn serve(client: UnixStream, served: &Served) -> io::Result<()> {
         if read? == 0 {
             return Ok(());
         }
-        if let Some((id, outcome)) = served.answer(&line).await {
+        let answered = tokio::select! {
+            biased;
+            answered = served.answer(&line) => answered,
+            // What it ordered goes on; nobody hears of it.
+            () = left(&mut reader) => return Ok(()),
+        };
+        if let Some((id, outcome)) = answered {
             let text = Message::Response { id, outcome }.to_line() + "\n";
             tokio::time::timeout(WRITE, writer.write_all(text.as_bytes())).await??;
+        }
+    }
+}
+
+/// Waits until a client is gone. One that asks again before it has its answer is heard then.
+async fn left(reader: &mut BufReader<OwnedReadHalf>) {
+    loop {
+        match reader.fill_buf().await {
+            Ok([]) | Err(_) => return,
+            Ok(_) => std::future::pending().await,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Changes one value of a settings file and leaves the rest of it, comments and order included, as it was.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,12 @@ pub enum EditError {
 pub fn set(path: &Path, keys: &[&str], value: impl Into<Value>) -> Result<(), EditError> {
     let failed = |source| EditError::Io { path: path.to_owned(), source };
     // The file may be a link: then what it leads to is changed, not the link.
-    let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let real = match fs::canonicalize(path) {
+        Err(error) if path.is_symlink() => return Err(failed(error)),
+        real => real.unwrap_or_else(|_| path.to_owned()),
+    };
+    // Two who change it at once would lose what one of them said.
+    let _alone = lock_folder(&real).map_err(failed)?;
     let text = match fs::read_to_string(&real) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         text => text.map_err(failed)?,
@@ -72,12 +77,18 @@ fn place(table: &mut Table, keys: &[&str], value: Value) -> Result<(), String> {
     Ok(())
 }
 
+/// Takes the sole right to change files in the folder of this one, among those who ask; it ends when it is dropped.
+fn lock_folder(path: &Path) -> io::Result<File> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder)?;
+    let handle = File::open(folder)?;
+    handle.lock()?;
+    Ok(handle)
+}
+
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
     let mode = fs::metadata(path).map_or(0o600, |about| about.permissions().mode());
-    let temporary = path.with_extension(format!("toml.{}", std::process::id()));
+    let temporary = path.with_extension("toml.fresh");
     let written = (|| {
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
@@ -132,6 +143,30 @@ mod tests {
         let error = edited("supervisor = 3\n", &KEYS, true).unwrap_err().to_string();
         assert!(error.starts_with("`supervisor` in ") && error.contains("is no table"), "{error}");
         assert!(matches!(edited("not toml", &KEYS, true), Err(EditError::Parse { .. })));
+    }
+
+    #[test]
+    fn changes_at_the_same_time_are_all_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings.toml");
+        std::thread::scope(|scope| {
+            for number in 0..16 {
+                let path = &path;
+                scope.spawn(move || {
+                    set(path, &["supervisor", &format!("p{number}"), "enabled"], false).unwrap()
+                });
+            }
+        });
+        assert_eq!(fs::read_to_string(&path).unwrap().matches("enabled = false").count(), 16);
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("settings.toml");
+        std::os::unix::fs::symlink("none/real.toml", &link).unwrap();
+        assert!(matches!(set(&link, &KEYS, true), Err(EditError::Io { .. })));
+        assert!(link.is_symlink());
     }
 
     #[test]

@@ -142,7 +142,10 @@ impl Watch {
                 () = lost.notified() => self.put_off(),
                 changed = table.changed() => match changed {
                     // Another plugin, or another manifest: other folders.
-                    Ok(()) => self.watch_all(),
+                    Ok(()) => {
+                        self.watch_all();
+                        self.forget_left();
+                    }
                     Err(_) => return,
                 },
                 () = sleep_until(due) => {
@@ -243,6 +246,16 @@ impl Watch {
                 self.seen.insert(source.name.clone(), stamps(&source));
                 supervisor.add(source);
             }
+        }
+    }
+
+    /// Looks again where a plugin left the table: its folder may have come back while its last process was stopped.
+    fn forget_left(&mut self) {
+        let Some(supervisor) = self.supervisor.upgrade() else { return };
+        let (known, before) = (supervisor.sources(), self.seen.len());
+        self.seen.retain(|name, _| known.iter().any(|source| source.name == *name));
+        if self.seen.len() < before {
+            self.put_off();
         }
     }
 

@@ -134,9 +134,10 @@ impl Process {
     /// Stops a process that may still be well: closes its input, waits, then TERM, then KILL.
     pub(super) async fn stop(mut self, reason: &Arc<str>) {
         self.connection.close(reason);
-        self.tasks.hang_up();
         let grace = self.connection.limits().stop_close;
         let _ = tokio::time::timeout(grace, self.guarded.exit()).await;
+        // It may not have read what was being written.
+        self.tasks.hang_up();
         self.guarded.stop().await;
     }
 

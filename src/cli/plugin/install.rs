@@ -78,13 +78,18 @@ fn failed(act: &str, path: &Path, source: io::Error) -> CliError {
     CliError::Failed { what: format!("cannot {act} {}: {source}", path.display()) }
 }
 
+/// What its name begins with; the number of the process follows.
+const UNFINISHED: &str = ".unfinished-";
+
 /// A folder among the plugins that is none, for what is not finished. Dropping it deletes it.
 struct Staging(PathBuf);
 
 impl Staging {
     fn make(plugins: &Path) -> io::Result<Self> {
         fs::create_dir_all(plugins)?;
-        let path = plugins.join(format!(".unfinished-{}", std::process::id()));
+        let own = std::process::id();
+        sweep(plugins, own)?;
+        let path = plugins.join(format!("{UNFINISHED}{own}"));
         fs::create_dir(&path)?;
         Ok(Self(path))
     }
@@ -92,6 +97,20 @@ impl Staging {
     fn clear(&self) -> io::Result<()> {
         fs::remove_dir_all(&self.0)
     }
+}
+
+/// Deletes what commands left that were killed.
+fn sweep(plugins: &Path, own: u32) -> io::Result<()> {
+    for entry in fs::read_dir(plugins)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(UNFINISHED)?.parse::<u32>().ok());
+        let dead = |pid: u32| pid == own || !Path::new(&format!("/proc/{pid}")).exists();
+        if pid.is_some_and(dead) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Staging {

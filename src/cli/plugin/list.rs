@@ -33,7 +33,8 @@ struct Found {
 pub(super) fn list(choice: &HostChoice, as_json: bool) -> Result<ExitCode, CliError> {
     let places = choice.places.find()?;
     let running = hosts::chosen(choice, &places)?;
-    let reports: Vec<&HostReport> = running.iter().map(|host| &host.report).collect();
+    running.tell_problems();
+    let reports: Vec<&HostReport> = running.found.iter().map(|host| &host.report).collect();
     let mut out = std::io::stdout().lock();
     let written = if as_json {
         let found = found(&places)?;

@@ -40,11 +40,16 @@ pub(super) fn logs(args: &LogsArgs) -> Result<ExitCode, CliError> {
         let what = format!("there is no log of `{name}` in {}", logs::folder(&places.data_dir).display());
         return Err(CliError::Failed { what });
     }
-    let shown = last_lines(&files, args.lines).and_then(|(lines, at)| {
-        let mut out = io::stdout().lock();
-        lines.iter().try_for_each(|line| show(&mut out, line))?;
-        if args.follow { follow(&files[0], at) } else { Ok(()) }
-    });
+    let unreadable = |error: io::Error| CliError::Failed {
+        what: format!(
+            "cannot read the log of `{name}` in {}: {error}",
+            logs::folder(&places.data_dir).display()
+        ),
+    };
+    let (lines, at) = last_lines(&files, args.lines).map_err(unreadable)?;
+    let mut out = io::stdout().lock();
+    let shown = lines.iter().try_for_each(|line| show(&mut out, line));
+    let shown = shown.and_then(|()| if args.follow { follow(&files[0], at) } else { Ok(()) });
     shown.map_err(CliError::Output)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -55,6 +60,13 @@ fn last_lines(files: &[PathBuf], most: usize) -> io::Result<(Vec<Vec<u8>>, Posit
     for (number, path) in files.iter().enumerate() {
         if lines.len() >= most && number > 0 {
             break;
+        }
+        // A pipe would be waited for.
+        if path.metadata().is_ok_and(|about| !about.is_file()) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} is no file", path.display()),
+            ));
         }
         let mut file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use super::{NameAndPlaces, hosts, plugin_name, remark, say};
+use super::hosts::{self, Hosts};
+use super::{NameAndPlaces, plugin_name, remark, say};
 use crate::app::{AppError, Places};
 use crate::cli::CliError;
 use crate::control::{ControlError, Order};
@@ -12,7 +13,7 @@ use crate::trust::TrustStore;
 pub(super) fn switch(which: &NameAndPlaces, on: bool) -> Result<ExitCode, CliError> {
     let name = plugin_name(&which.name)?;
     let places = which.places.find()?;
-    let mut hosts = hosts::of(&places)?;
+    let Hosts { found: mut hosts, problems } = hosts::of(&places)?;
     let runs = hosts.iter().any(|host| host.report.plugins.iter().any(|line| line.name == which.name));
     if !runs {
         known(&places, &which.name)?;
@@ -20,9 +21,15 @@ pub(super) fn switch(which: &NameAndPlaces, on: bool) -> Result<ExitCode, CliErr
     let path = settings::user_file(&places.config_dir);
     edit::set(&path, &["supervisor", name.as_str(), "enabled"], on)?;
     say(&format!("{name} is switched {} in {}", if on { "on" } else { "off" }, path.display()))?;
-    overruled(&places, name.as_str(), on)?;
+    if let Err(error) = overruled(&places, name.as_str(), on) {
+        remark(&format!("whether other settings say otherwise is not known: {error}"));
+    }
     let order = if on { Order::Enable } else { Order::Disable };
-    let mut failed = None;
+    // What could not be asked may run the plugin on.
+    let mut failed = problems.into_iter().next();
+    if hosts.is_empty() && failed.is_none() {
+        remark(&format!("no host runs that uses {}, so none was told", places.data_dir.display()));
+    }
     for host in &mut hosts {
         let pid = host.report.pid;
         match (host.order(order, &which.name), on) {

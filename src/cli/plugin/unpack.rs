@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
@@ -10,6 +11,9 @@ use tar::EntryType;
 /// The most that a plugin may bring along.
 const ENTRIES: u64 = 50_000;
 const BYTES: u64 = 1024 * 1024 * 1024;
+
+/// The longest description of an entry, such as a long name, which is held in memory.
+const DESCRIPTION: u64 = 64 * 1024;
 
 /// Where the marker of a tar archive stands (POSIX ustar and GNU).
 const MAGIC: std::ops::Range<usize> = 257..262;
@@ -25,9 +29,11 @@ pub enum UnpackError {
     NoManifest,
     #[error("{} is around the folder of plugins, so it cannot be copied into it", path.display())]
     Around { path: PathBuf },
+    #[error("the description of an entry in it has {bytes} bytes; at most {DESCRIPTION} are taken")]
+    Description { bytes: u64 },
     #[error("it is too large: at most {ENTRIES} files and {BYTES} bytes are taken")]
     TooLarge,
-    #[error("`{}` in it leads outside", path.display())]
+    #[error("`{}` in it leads outside, or nowhere", path.display())]
     Outside { path: PathBuf },
     #[error("`{}` in it is neither a file, a folder nor a link", path.display())]
     Kind { path: PathBuf },
@@ -50,14 +56,21 @@ pub(super) fn unpack(path: &Path, staging: &Path) -> Result<PathBuf, UnpackError
         }
         Budget::default().copy(&real, &content)?;
     } else {
-        let reader = archive(&real)?.ok_or(UnpackError::Unknown { path: real })?;
-        extract(reader, &content)?;
+        let open = || archive(&real)?.ok_or_else(|| UnpackError::Unknown { path: real.clone() });
+        look_through(open()?)?;
+        extract(open()?, &content)?;
+        let top = content.canonicalize()?;
+        check_links(&content, &top)?;
     }
     top(content)
 }
 
 /// Returns the bytes of a tar archive, if the file is one.
 fn archive(path: &Path) -> io::Result<Option<Box<dyn Read>>> {
+    // A pipe would be waited for.
+    if !path.metadata()?.is_file() {
+        return Ok(None);
+    }
     let mut file = BufReader::new(File::open(path)?);
     let mut head = Vec::new();
     (&mut file).take(MAGIC.end as u64).read_to_end(&mut head)?;
@@ -81,6 +94,42 @@ fn top(content: PathBuf) -> Result<PathBuf, UnpackError> {
         [only] if is_plugin(only) => Ok(only.clone()),
         _ => Err(UnpackError::NoManifest),
     }
+}
+
+/// Refuses an archive that would take too much memory or room, before anything of it is held.
+fn look_through(reader: Box<dyn Read>) -> Result<(), UnpackError> {
+    let mut budget = Budget::default();
+    // Whatever the headers say, no more than this is read.
+    let mut archive = tar::Archive::new(reader.take(2 * BYTES));
+    for entry in archive.entries()?.raw(true) {
+        let entry = entry?;
+        let size = entry.header().entry_size()?;
+        let describes = matches!(
+            entry.header().entry_type(),
+            EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader | EntryType::XGlobalHeader
+        );
+        if describes && size > DESCRIPTION {
+            return Err(UnpackError::Description { bytes: size });
+        }
+        budget.take(size)?;
+    }
+    Ok(())
+}
+
+/// Refuses links whose real target is not below the top: by their words alone a chain of links cannot be judged.
+fn check_links(folder: &Path, top: &Path) -> Result<(), UnpackError> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let about = path.symlink_metadata()?;
+        if about.is_symlink() && !path.canonicalize().is_ok_and(|real| real.starts_with(top)) {
+            let inside = path.strip_prefix(top).unwrap_or(&path);
+            return Err(outside(inside));
+        }
+        if about.is_dir() {
+            check_links(&path, top)?;
+        }
+    }
+    Ok(())
 }
 
 fn extract(reader: Box<dyn Read>, content: &Path) -> Result<(), UnpackError> {
@@ -108,8 +157,18 @@ fn extract(reader: Box<dyn Read>, content: &Path) -> Result<(), UnpackError> {
         if !entry.unpack_in(content)? {
             return Err(outside(&path));
         }
+        if entry.header().entry_type() == EntryType::Directory {
+            make_writable(&content.join(&path))?;
+        }
     }
     Ok(())
+}
+
+/// Lets what follows be put into a folder, and be deleted again.
+fn make_writable(folder: &Path) -> io::Result<()> {
+    let mut mode = fs::symlink_metadata(folder)?.permissions();
+    mode.set_mode(mode.mode() | 0o700);
+    fs::set_permissions(folder, mode)
 }
 
 fn outside(path: &Path) -> UnpackError {
@@ -159,6 +218,7 @@ impl Budget {
                 fs::create_dir(&target)?;
                 self.copy(&source, &target)?;
                 fs::set_permissions(&target, about.permissions())?;
+                make_writable(&target)?;
             } else if about.is_symlink() {
                 std::os::unix::fs::symlink(fs::read_link(&source)?, &target)?;
             } else if about.is_file() {
@@ -235,6 +295,14 @@ mod tests {
             let error = unpacked(&tar(&[("plugin.json", FILE, "{}"), (path, kind, text)])).unwrap_err();
             assert!(matches!(error, UnpackError::Outside { .. }), "{path}: {error}");
         }
+        // Each step stays inside by its words; together they do not.
+        let chain = [
+            ("plugin.json", FILE, "{}"),
+            ("d/e", FILE, "x"),
+            ("x", EntryType::Symlink, "."),
+            ("y", EntryType::Symlink, "x/x/x/x/d/../../../../.."),
+        ];
+        assert!(matches!(unpacked(&tar(&chain)), Err(UnpackError::Outside { .. })));
         let fifo = unpacked(&tar(&[("f", EntryType::Fifo, "")])).unwrap_err();
         assert_eq!(fifo.to_string(), "`f` in it is neither a file, a folder nor a link");
     }
@@ -253,6 +321,9 @@ mod tests {
             .sum();
         bomb[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
         assert!(matches!(unpacked(&bomb), Err(UnpackError::TooLarge)));
+        let name = "n".repeat(DESCRIPTION as usize + 1);
+        let long = tar(&[("././@LongLink", EntryType::GNULongName, &name), ("a", FILE, "")]);
+        assert!(matches!(unpacked(&long), Err(UnpackError::Description { .. })));
         assert!(matches!(unpacked(b"PK\x03\x04"), Err(UnpackError::Unknown { .. })));
         assert!(matches!(unpacked(&[0x1f, 0x8b, 1, 2]), Err(UnpackError::Io(_))));
     }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::error::{CallError, CallFailure, Sent};
 use super::gauge::Gauge;
 use super::metrics::Account;
-use super::outbox::Mark;
+use super::outbox::{Mark, Outbox};
 use super::stream::StreamQueue;
 use crate::ports::{Asker, ProgressSink};
 
@@ -227,7 +227,7 @@ impl Calls {
     }
 
     /// Fails every waiting call with one reason, and every later one. The first reason counts.
-    pub(super) fn close(&self, reason: &Arc<str>) {
+    pub(super) fn close(&self, outbox: &Outbox, reason: &Arc<str>) {
         let mut state = self.lock();
         if state.dead.is_some() {
             return;
@@ -236,7 +236,7 @@ impl Calls {
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         for waiting in waiting.into_values() {
-            let (method, sent) = (waiting.method, waiting.mark.give_up());
+            let (method, sent) = (waiting.method, outbox.give_up(&waiting.mark));
             let failure = CallFailure::Died { method, sent, reason: Arc::clone(reason) };
             waiting.end(Err(self.error(sent, failure)));
         }

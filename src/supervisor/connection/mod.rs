@@ -3,7 +3,7 @@
 //! It knows no process: it works over any pair of byte streams and is told the reason when the plugin is gone, and whose
 //! figures to show beside its own. Every
 //! message is checked against the schema in both directions. The reader (`reader.rs`) never waits for a consumer, and
-//! callers never wait for the writer (`outbox.rs`).
+//! callers never wait for the writer (`outbox/`).
 
 mod calls;
 mod clock;
@@ -358,7 +358,7 @@ impl Connection {
     /// Fails everything that waits, and every later call, with one reason; closes the plugin's input when what is
     /// being written is written. What the plugin still says is dropped.
     pub(crate) fn close(&self, reason: &Arc<str>) {
-        self.shared.calls.close(reason);
+        self.shared.calls.close(&self.shared.outbox, reason);
         self.shared.closed.cancel();
         if let Some(dropped) = self.shared.outbox.close() {
             self.shared.tell_dropped(dropped);

@@ -50,13 +50,13 @@ impl<M: Method> PendingCall<M> {
 
     /// Ends a call whose deadline passed; returns its error.
     pub(crate) fn late(&self, after: Duration) -> CallError {
-        let sent = self.mark.give_up();
+        let sent = self.shared.outbox.give_up(&self.mark);
         self.end(sent, CallFailure::Deadline { method: M::NAME, after, sent })
     }
 
     /// Ends a call of which something else than its response is no use; returns its error.
     pub(crate) fn spoilt(&self, reason: String) -> CallError {
-        self.end(self.mark.give_up(), CallFailure::Unusable { method: M::NAME, reason })
+        self.end(self.shared.outbox.give_up(&self.mark), CallFailure::Unusable { method: M::NAME, reason })
     }
 
     /// Ends the call from this side. If its answer came at the same moment, that one is counted.
@@ -70,14 +70,14 @@ impl<M: Method> PendingCall<M> {
 
     /// Takes the request back when it was not sent yet; returns whether it was, so that the plugin must be told.
     pub(crate) fn withdraw(self) -> bool {
-        self.mark.give_up() != Sent::Never
+        self.shared.outbox.give_up(&self.mark) != Sent::Never
     }
 }
 
 impl<M> Drop for PendingCall<M> {
     fn drop(&mut self) {
         self.shared.calls.remove(self.id);
-        self.mark.give_up();
+        self.shared.outbox.give_up(&self.mark);
     }
 }
 

@@ -313,6 +313,8 @@ impl Keeper {
             Some(Order::Disable(reply)) => {
                 self.enabled = false;
                 self.last = None;
+                // Those who wait for what was under way: it does not come.
+                self.answer(Err("it was switched off meanwhile".to_owned()));
                 let phase = self.disabled();
                 reply.map(|reply| reply.send(Ok(Generation(0))));
                 phase

@@ -17,6 +17,7 @@ use tokio::time::{Duration, Instant};
 pub(super) use self::mark::Mark;
 pub(super) use self::queue::Input;
 use self::queue::Queue;
+use super::error::Sent;
 
 /// The queue was full.
 #[derive(Debug)]
@@ -153,6 +154,12 @@ impl Outbox {
         Some(untold).filter(|untold| *untold > 0)
     }
 
+    /// Takes a message back if it is not too late; returns how far it came. For the end of its call.
+    pub(super) fn give_up(&self, mark: &Mark) -> Sent {
+        let _nothing_is_being_written = self.lock();
+        mark.give_up()
+    }
+
     /// Closes the plugin's input at once, also in the middle of a message.
     pub(super) fn hang_up(&self) {
         let mut state = self.lock();
@@ -222,7 +229,6 @@ mod tests {
     use tokio::net::unix::pipe;
 
     use super::*;
-    use crate::supervisor::connection::error::Sent;
 
     /// An outbox into a pipe of so many bytes, and its other end.
     fn outbox(capacity: usize) -> (Arc<Outbox>, DuplexStream) {

@@ -25,16 +25,12 @@ struct Message {
 
 impl Message {
     /// Returns false when nobody wants it any more.
-    fn begin_writing(&self) -> bool {
-        self.mark.as_ref().is_none_or(|mark| mark.begin_writing())
-    }
-
     fn is_wanted(&self) -> bool {
         self.mark.as_ref().is_none_or(|mark| mark.is_wanted())
     }
 
-    fn take_back(&self) {
-        self.mark.iter().for_each(|mark| mark.take_back());
+    fn written(&self) {
+        self.mark.iter().for_each(|mark| mark.written());
     }
 
     fn length(&self) -> usize {
@@ -114,27 +110,25 @@ impl Queue {
         let (mut count, mut bytes, mut begun) = (0, 0, self.begun);
         for (message, slice) in self.messages.iter().zip(&mut slices) {
             // One that nobody wants is dropped when it comes first.
-            if bytes >= BYTES || begun == 0 && !message.begin_writing() {
+            if bytes >= BYTES || begun == 0 && !message.is_wanted() {
                 break;
             }
             *slice = IoSlice::new(&message.line.as_bytes()[std::mem::take(&mut begun)..]);
             bytes += slice.len();
             count += 1;
         }
-        let polled = match Pin::new(input).poll_write_vectored(context, &slices[..count]) {
-            Poll::Ready(Ok(0)) if count > 0 => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-            polled => polled,
+        let written = match ready!(Pin::new(input).poll_write_vectored(context, &slices[..count])) {
+            Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            written => written?,
         };
-        let written = if let Poll::Ready(Ok(written)) = &polled { *written } else { 0 };
-        // Those of which nothing was written are as they were before.
         let mut start = 0;
         for (message, slice) in self.messages.iter().zip(&slices[..count]) {
-            if start >= written && (start > 0 || self.begun == 0) {
-                message.take_back();
+            if start < written {
+                message.written();
             }
             start += slice.len();
         }
-        polled
+        Poll::Ready(Ok(written))
     }
 
     fn advance(&mut self, written: usize) {
