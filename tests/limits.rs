@@ -234,7 +234,7 @@ fn guarded(begin: &str, confines: &Value, program: &str) -> String {
     const HOST: &str = r#"
 lifeline, host_end = os.pipe()
 host_report, report = os.pipe()
-guard = subprocess.Popen([sys.argv[1], "__guard", str(lifeline), str(report), "300", sys.argv[2], sys.executable, "-c", sys.argv[3]],
+guard = subprocess.Popen([sys.argv[1], "__guard", str(lifeline), str(report), "300", sys.argv[2], "-", sys.executable, "-c", sys.argv[3]],
     pass_fds=[lifeline, report])
 sys.exit(guard.wait())
 "#;

@@ -213,3 +213,28 @@ fn a_server_opens_sessions_while_a_plugin_is_being_prepared_and_tells_of_its_off
     assert!(tools.to_string().contains("plugin__p__t"), "{tools}");
     assert_eq!(client.finish(), Some(0));
 }
+
+#[test]
+fn a_step_of_a_host_that_was_killed_is_over_before_the_next_one_begins() {
+    let sandbox = Sandbox::new();
+    let plugin = sandbox.python("p", SAYS);
+    // The first one is deaf to TERM, and beats until it is killed; the second one ends at once.
+    let step = "trap '' TERM; echo begin >> \"$HOME/beats\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.01; echo $$ >> \"$HOME/beats\"; done; echo well > \"$PLUGIN_PREPARED/made\"";
+    change(&plugin, |manifest| manifest["prepare"] = json!({ "command": "sh", "args": ["-c", step] }));
+    let args = ["--model", "echo/echo", "--plugin", plugin.to_str().unwrap()];
+    let killed = sandbox.serve(args);
+    let beats = || std::fs::read_to_string(sandbox.home().join("beats")).unwrap_or_default();
+    wait_until("the step beats", || if beats().lines().count() > 3 { Ok(()) } else { Err(beats()) });
+    super::common::end(killed.pid());
+    let mut next = sandbox.serve(args);
+    wait_until("the next step beats", || {
+        let (all, begins) = (beats(), beats().matches("begin").count());
+        if begins == 2 && !all.ends_with("begin\n") { Ok(()) } else { Err(all) }
+    });
+    sandbox.write("home/go", "");
+    let all = beats();
+    let (first, second) = all.rsplit_once("begin\n").unwrap();
+    let own = first.lines().find(|line| *line != "begin").unwrap();
+    assert!(!second.lines().any(|line| line == own), "they ran at the same time: {all}");
+    assert_eq!(next.finish(), Some(0));
+}

@@ -167,7 +167,7 @@ async fn when_the_host_is_killed_its_plugins_end() {
 import os, subprocess, sys, time
 lifeline, host_end = os.pipe()
 host_report, report = os.pipe()
-subprocess.Popen([sys.argv[1], "__guard", str(lifeline), str(report), "300", "{}", sys.executable, "-c",
+subprocess.Popen([sys.argv[1], "__guard", str(lifeline), str(report), "300", "{}", "-", sys.executable, "-c",
     "import subprocess, sys; subprocess.run(['sleep', '1000'], start_new_session=True)"], pass_fds=[lifeline, report])
 os.close(lifeline)
 open("host.tmp", "w").write(os.read(host_report, 100).decode().split()[1])

@@ -70,7 +70,8 @@ impl Process {
         limits: &ResourceLimits,
         data_dir: &Path,
     ) -> Result<Self, GuardError> {
-        let manner = Manner { plugin: peer.plugin.as_str(), grace: peer.limits.stop_term, limits };
+        let manner =
+            Manner { plugin: peer.plugin.as_str(), grace: peer.limits.stop_term, limits, hold: None };
         let (guarded, streams) = guard::start(binary, program, &manner)?;
         let (tail, log) = (Tail::new(), Log::new(data_dir, &peer.plugin, peer.generation));
         let stderr_ended = CancellationToken::new();

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -125,6 +126,9 @@ pub(crate) struct Manner<'a> {
     /// How long its tree has after TERM.
     pub(crate) grace: Duration,
     pub(crate) limits: &'a ResourceLimits,
+    /// A file that the guard and its tree hold open too: a lock on it lasts until the last of them has ended, also when the
+    /// host is killed.
+    pub(crate) hold: Option<&'a File>,
 }
 
 /// Starts a guard that starts the program.
@@ -144,12 +148,14 @@ pub(crate) fn start(
     let (lifeline_read, lifeline) = unistd::pipe2(OFlag::O_CLOEXEC).map_err(pipe_error)?;
     let (report, report_write) = unistd::pipe2(OFlag::O_CLOEXEC).map_err(pipe_error)?;
     let report = pipe::Receiver::from_owned_fd(report).map_err(|source| GuardError::Pipe { source })?;
-    let args: [OsString; 5] = [
+    let held = manner.hold.map_or_else(|| "-".to_owned(), |file| file.as_raw_fd().to_string());
+    let args: [OsString; 6] = [
         super::SUBCOMMAND.into(),
         lifeline_read.as_raw_fd().to_string().into(),
         report_write.as_raw_fd().to_string().into(),
         grace.as_millis().to_string().into(),
         serde_json::to_string(&confines).map_err(|error| GuardError::Pipe { source: error.into() })?.into(),
+        held.into(),
     ];
     let mut command = Command::from(process::guard_command(binary, &args, program));
 
@@ -157,7 +163,10 @@ pub(crate) fn start(
     for end in [&lifeline_read, &report_write] {
         fcntl(end, FcntlArg::F_SETFD(FdFlag::empty())).map_err(pipe_error)?;
     }
+    let pass = |file: &File, flag| fcntl(file, FcntlArg::F_SETFD(flag)).map(drop).map_err(pipe_error);
+    manner.hold.map_or(Ok(()), |file| pass(file, FdFlag::empty()))?;
     let spawned = command.spawn();
+    manner.hold.map_or(Ok(()), |file| pass(file, FdFlag::FD_CLOEXEC))?;
     drop((lifeline_read, report_write));
     let mut child = spawned.map_err(|source| GuardError::Spawn { binary: binary.to_owned(), source })?;
     let pid = child.id().expect("it was not waited for").cast_signed();

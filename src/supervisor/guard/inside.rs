@@ -51,18 +51,21 @@ struct Args<'a> {
     report: RawFd,
     grace: Duration,
     confines: Confines,
+    /// Open for as long as anything of the tree is there; the plugin has it too.
+    held: Option<RawFd>,
     program: &'a OsString,
     args: &'a [OsString],
 }
 
 impl<'a> Args<'a> {
     fn parse(args: &'a [OsString]) -> Option<Self> {
-        let [lifeline, report, grace, confines, program, args @ ..] = args else { return None };
+        let [lifeline, report, grace, confines, held, program, args @ ..] = args else { return None };
         let lifeline = lifeline.to_str()?.parse().ok()?;
         let report = report.to_str()?.parse().ok()?;
         let grace = Duration::from_millis(grace.to_str()?.parse().ok()?);
         let confines = serde_json::from_str(confines.to_str()?).ok()?;
-        Some(Self { lifeline, report, grace, confines, program, args })
+        let held = held.to_str()?.parse().ok();
+        Some(Self { lifeline, report, grace, confines, held, program, args })
     }
 }
 
@@ -70,7 +73,8 @@ fn guard(args: Args<'_>) -> io::Result<Status> {
     // Reopened, both are close-on-exec: the plugin must not hold its own lifeline.
     let lifeline = File::open(format!("/proc/self/fd/{}", args.lifeline))?;
     let mut report = OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", args.report))?;
-    close_others(&[lifeline.as_raw_fd(), report.as_raw_fd()])?;
+    let kept: Vec<RawFd> = args.held.into_iter().chain([lifeline.as_raw_fd(), report.as_raw_fd()]).collect();
+    close_others(&kept)?;
     unistd::setsid()?;
     prctl::set_child_subreaper(true)?;
 

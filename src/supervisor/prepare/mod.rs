@@ -175,7 +175,9 @@ impl Step {
         claim.clear().map_err(folder(&self.place))?;
         let options = &self.setup.options;
         let grace = options.timeouts.stop_term;
-        let manner = Manner { plugin: self.source.name.as_str(), grace, limits: &options.limits };
+        let (plugin, limits) = (self.source.name.as_str(), &options.limits);
+        // Should the host be killed, the next one waits until nothing of this step is left.
+        let manner = Manner { plugin, grace, limits, hold: Some(&claim.lock) };
         let (guarded, streams) = guard::start(&self.owner.config.binary, &self.program, &manner)?;
         let (guarded, _) = self.running.insert((guarded, claim));
         // It has nobody to ask.

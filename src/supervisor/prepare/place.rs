@@ -35,7 +35,7 @@ pub(in crate::supervisor) struct Prepared {
 #[derive(Debug)]
 pub(super) struct Claim {
     place: Place,
-    lock: File,
+    pub(super) lock: File,
 }
 
 /// What came of waiting for a place.
