@@ -155,9 +155,15 @@ impl Outbox {
     }
 
     /// Takes a message back if it is not too late; returns how far it came. For the end of its call.
-    pub(super) fn give_up(&self, mark: &Mark) -> Sent {
-        let _nothing_is_being_written = self.lock();
-        mark.give_up()
+    pub(super) fn give_up(&self, mark: &Arc<Mark>) -> Sent {
+        let mut state = self.lock();
+        if mark.is_written() {
+            return Sent::NoAnswer;
+        }
+        state.queue.remove(mark);
+        // What it took is room for others.
+        state.refused_at = None;
+        Sent::Never
     }
 
     /// Closes the plugin's input at once, also in the middle of a message.
@@ -258,10 +264,9 @@ mod tests {
         let (kept, dropped) = (Arc::new(Mark::default()), Arc::new(Mark::default()));
         outbox.push("a".to_owned(), Some(Arc::clone(&dropped))).unwrap();
         outbox.push("b".to_owned(), Some(Arc::clone(&kept))).unwrap();
-        outbox.push("c".to_owned(), Some(Arc::clone(&dropped))).unwrap();
-        assert_eq!(dropped.give_up(), Sent::Never);
+        assert_eq!(outbox.give_up(&dropped), Sent::Never);
         assert!(poll_fn(|context| Poll::Ready(outbox.poll_write(context).is_ready())).await);
-        assert_eq!((kept.give_up(), dropped.give_up()), (Sent::NoAnswer, Sent::Never));
+        assert_eq!((outbox.give_up(&kept), outbox.give_up(&dropped)), (Sent::NoAnswer, Sent::Never));
         assert_eq!((outbox.flow().queued, outbox.flow().bytes_out, outbox.flow().messages_out), (0, 2, 1));
         outbox.close();
         write(outbox, |_| ()).await.unwrap();
@@ -278,13 +283,13 @@ mod tests {
         outbox.push_now("de".to_owned(), Some(Arc::clone(&marks[1]))).unwrap();
         outbox.push_now("f".to_owned(), Some(Arc::clone(&marks[2]))).unwrap();
         assert_eq!(outbox.flow().queued, 3);
-        assert_eq!(marks[2].give_up(), Sent::Never);
+        assert_eq!(outbox.give_up(&marks[2]), Sent::Never);
         let writer = tokio::spawn(write(Arc::clone(&outbox), |_| ()));
         let reader = tokio::spawn(all(far));
         while outbox.flow().queued > 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!((marks[0].give_up(), marks[1].give_up()), (Sent::NoAnswer, Sent::NoAnswer));
+        assert_eq!((outbox.give_up(&marks[0]), outbox.give_up(&marks[1])), (Sent::NoAnswer, Sent::NoAnswer));
         outbox.close();
         writer.await.unwrap().unwrap();
         assert_eq!(reader.await.unwrap(), "abc\nde\n");
@@ -305,7 +310,7 @@ mod tests {
         let written = far.read(&mut text).await.unwrap();
         let begun = written.div_ceil(5001);
         assert!(begun > 5 && begun < 40, "{written}");
-        let sent = marks.iter().filter(|mark| mark.give_up() == Sent::NoAnswer).count();
+        let sent = marks.iter().filter(|mark| outbox.give_up(mark) == Sent::NoAnswer).count();
         assert_eq!(sent, begun);
     }
 
@@ -315,8 +320,20 @@ mod tests {
         let (outbox, mark) = (Arc::new(Outbox::new(100, Box::new(near))), Arc::new(Mark::default()));
         drop(far);
         outbox.push_now("a".to_owned(), Some(Arc::clone(&mark))).unwrap();
-        assert!(write(outbox, |_| ()).await.is_err());
-        assert_eq!(mark.give_up(), Sent::Never);
+        assert!(write(Arc::clone(&outbox), |_| ()).await.is_err());
+        assert_eq!(outbox.give_up(&mark), Sent::Never);
+    }
+
+    #[test]
+    fn what_is_given_up_behind_a_half_written_message_is_room_at_once() {
+        let (outbox, _far) = outbox(2);
+        let mark = Arc::new(Mark::default());
+        outbox.push_now("abc".to_owned(), None).unwrap();
+        outbox.push("x".repeat(90), Some(Arc::clone(&mark))).unwrap();
+        assert_eq!(outbox.push("y".repeat(90), None).unwrap_err().queued, 93);
+        assert_eq!(outbox.give_up(&mark), Sent::Never);
+        outbox.push("y".repeat(90), None).unwrap();
+        assert_eq!(outbox.flow().queued, 93);
     }
 
     #[tokio::test]

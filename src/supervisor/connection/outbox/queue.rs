@@ -24,15 +24,6 @@ struct Message {
 }
 
 impl Message {
-    /// Returns false when nobody wants it any more.
-    fn is_wanted(&self) -> bool {
-        self.mark.as_ref().is_none_or(|mark| mark.is_wanted())
-    }
-
-    fn written(&self) {
-        self.mark.iter().for_each(|mark| mark.written());
-    }
-
     fn length(&self) -> usize {
         self.line.len() - 1
     }
@@ -68,6 +59,15 @@ impl Queue {
         self.messages.len() == 1 && self.begun == 0
     }
 
+    /// Drops the message with this mark, if it waits; not one that is begun.
+    pub(super) fn remove(&mut self, mark: &Arc<Mark>) {
+        let has_mark = |message: &Message| message.mark.as_ref().is_some_and(|own| Arc::ptr_eq(own, mark));
+        // The newest are given up first.
+        let place = self.messages.iter().rposition(has_mark);
+        let removed = place.and_then(|place| self.messages.remove(place));
+        self.bytes -= removed.map_or(0, |message| message.length());
+    }
+
     /// Drops what waits; what is begun stays.
     pub(super) fn clear(&mut self) {
         self.messages.truncate(usize::from(self.begun > 0));
@@ -84,23 +84,11 @@ impl Queue {
     /// # Errors
     /// When the input takes no more; what was not begun is not written then.
     pub(super) fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.has_wanted() {
+        while !self.messages.is_empty() {
             let written = ready!(self.poll_write_once(context))?;
             self.advance(written);
         }
         Poll::Ready(Ok(()))
-    }
-
-    /// Drops what nobody wants any more from the front; says whether anything is left.
-    fn has_wanted(&mut self) -> bool {
-        while let Some(first) = self.messages.front() {
-            if self.begun > 0 || first.is_wanted() {
-                return true;
-            }
-            self.bytes -= first.length();
-            self.messages.pop_front();
-        }
-        false
     }
 
     /// Writes as much as one write takes; returns how much it took.
@@ -109,8 +97,7 @@ impl Queue {
         let mut slices = [IoSlice::new(&[]); MESSAGES];
         let (mut count, mut bytes, mut begun) = (0, 0, self.begun);
         for (message, slice) in self.messages.iter().zip(&mut slices) {
-            // One that nobody wants is dropped when it comes first.
-            if bytes >= BYTES || begun == 0 && !message.is_wanted() {
+            if bytes >= BYTES {
                 break;
             }
             *slice = IoSlice::new(&message.line.as_bytes()[std::mem::take(&mut begun)..]);
@@ -124,7 +111,7 @@ impl Queue {
         let mut start = 0;
         for (message, slice) in self.messages.iter().zip(&slices[..count]) {
             if start < written {
-                message.written();
+                message.mark.iter().for_each(|mark| mark.set_written());
             }
             start += slice.len();
         }
