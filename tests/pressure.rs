@@ -61,6 +61,8 @@ impl Watch {
     }
 }
 
+const LATE: &str = "stress: the tool neither answered nor showed progress for 200 ms";
+
 fn call(tool: &str, input: &Value) -> String {
     format!("@tool plugin__{tool} {input}\n")
 }
@@ -87,30 +89,39 @@ fn turn(sandbox: &Sandbox, plugins: &[&Path], prompt: &str) -> (Vec<String>, Gro
     (results(&frames), grown)
 }
 
-/// Runs a turn in which the stress plugin gets more than its queue holds, and another plugin is called after it.
-fn overfilled(faults: &str) -> (Vec<String>, Grown) {
+/// Runs a turn in which the stress plugin gets a call with this many bytes and then eleven smaller ones, and another plugin
+/// is called after it.
+fn many_calls(faults: &str, first: usize) -> (Vec<String>, Grown) {
     let sandbox = Sandbox::new();
+    // The bench fills a queue of 4 MiB, which takes the model of a debug build too long.
     let settings = "[supervisor.stress.timeouts]\ntoolIdle = 200\nqueued = 1000000\n";
     sandbox.write("home/.bingo/settings.toml", settings);
     let well = sandbox.python("well", "hello()\ntext(read(), 'fine')\nread()\n");
-    // Ten of these fit into the queue; the first is stuck half written and counts. The bench fills one of 4 MiB, which
-    // takes the model of a debug build too long.
-    let prompt = call("stress__echo", &json!({ "text": "x".repeat(95_000) })).repeat(12);
-    turn(&sandbox, &[&sandbox.stress(faults), &well], &(prompt + &call("well__t", &json!({}))))
+    let echo = |length: usize| call("stress__echo", &json!({ "text": "x".repeat(length) }));
+    let prompt = echo(first) + &echo(95_000).repeat(11) + &call("well__t", &json!({}));
+    turn(&sandbox, &[&sandbox.stress(faults), &well], &prompt)
 }
 
 #[test]
 fn a_plugin_that_stops_reading_is_busy_and_the_turn_goes_on() {
-    let (texts, grown) = overfilled("never-read");
-    let late = "stress: the tool neither answered nor showed progress for 200 ms";
-    assert!(texts[..10].iter().all(|text| text == late), "{texts:?}");
-    let busy = "stress: tool/call was not sent, the plugin is busy: 95";
-    assert!(texts[10..12].iter().all(|text| text.starts_with(busy)), "{texts:?}");
+    // A pipe holds 64 KiB: the first call is stuck half written, and counts whole.
+    let (texts, grown) = many_calls("never-read", 950_000);
+    assert_eq!(texts[0], LATE);
+    let busy = "stress: tool/call was not sent, the plugin is busy: 950";
+    assert!(texts[1..12].iter().all(|text| text.starts_with(busy)), "{texts:?}");
     assert_eq!(texts[12..], ["fine"]);
     // The session holds the large inputs either way.
-    let (texts, normal) = overfilled("");
-    assert!(texts[0].starts_with("xxx") && texts[12] == "fine", "{texts:?}");
+    let (texts, normal) = many_calls("", 950_000);
+    assert!(texts[..12].iter().all(|text| text.starts_with("xxx")) && texts[12] == "fine", "{texts:?}");
     assert!(grown.most < normal.most + 16 * MIB, "{grown:?}, and {normal:?} when it reads");
+}
+
+#[test]
+fn what_was_given_up_takes_no_room_from_later_calls() {
+    // Eleven that waited would be more than the queue holds.
+    let (texts, _) = many_calls("never-read", 95_000);
+    assert!(texts[..12].iter().all(|text| text == LATE), "{texts:?}");
+    assert_eq!(texts[12..], ["fine"]);
 }
 
 #[test]
