@@ -195,7 +195,7 @@ fn a_compaction_can_be_interrupted() {
     rig.turn("first");
     rig.how(&json!({ "wait": true }));
     rig.client.submit(&rig.session, "req_c", "/compact");
-    super::wait_for_seen(&rig.short, "compactor/compact", 1);
+    super::wait_for_seen(&rig.short, "waits", 1);
     rig.client.interrupt(&rig.session, "req_x");
     let frames = rig.client.until("turnCompleted");
     assert_eq!(shapes(&frames).last().unwrap(), "turnCompleted interrupted userCancel");
@@ -271,7 +271,7 @@ fn a_compaction_waits_for_its_turn_like_any_line() {
     client.submit(session, "req_2", "words");
     client.until("turnCompleted");
     client.submit(session, "req_3", "/compact");
-    super::wait_for_seen(&rig.short, "compactor/compact", 1);
+    super::wait_for_seen(&rig.short, "waits", 1);
     std::fs::remove_file(rig.short.join("how")).unwrap();
     client.submit(session, "req_4", "/compact again");
     client.submit(session, "req_5", "behind it");

@@ -38,7 +38,8 @@ def call(key, method, params):
 
 
 def wait_for(name):
-    """Waits until the test wrote this file."""
+    """Waits until the test wrote this file, and says so in `seen`: by then it has read all that the test told it."""
+    note({"method": "waits"})
     while not os.path.exists(name):
         time.sleep(0.005)
 
