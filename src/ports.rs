@@ -100,7 +100,7 @@ pub trait Offers: Send + Sync {
     /// Waits until no plugin of the start is still starting; each start has its deadline.
     fn settled(&self) -> BoxFuture<'static, ()>;
 
-    /// Returns the plugins that are starting for the first time, by name; none once it is settled.
+    /// Returns the plugins that `settled` waits for, by name.
     fn starting(&self) -> Vec<String>;
 
     /// Waits until another table counts than that of this number; for ever when none will.

@@ -39,7 +39,7 @@ fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
 
 /// Says that a character does something instead of being seen: controls (C0, DEL, C1), line and paragraph separators, and
 /// the marks of direction of Unicode's UAX #9.
-fn is_obeyed(character: char) -> bool {
+pub fn is_obeyed(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{2028}' | '\u{2029}' | '\u{061c}' | '\u{200e}' | '\u{200f}')
         || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -130,6 +130,32 @@ fn a_restart_replaces_the_process_and_says_what_failed() {
 }
 
 #[test]
+fn a_log_that_is_not_there_yet_is_awaited() {
+    let sandbox = Sandbox::new();
+    let follower = sandbox.start(["plugin", "logs", "own", "-f"]);
+    follower.wait_for_stderr("there is no log of `own` yet; it is shown when there is one");
+    own(&sandbox, SCRIPT);
+    let mut client = serve(&sandbox);
+    follower.wait_for_stdout("I am ");
+    follower.signal("INT");
+    drop(follower.finish());
+    assert_eq!(client.finish(), Some(0));
+}
+
+#[test]
+fn a_plugin_that_cannot_be_used_is_told_beside_the_list() {
+    let sandbox = Sandbox::new();
+    own(&sandbox, SCRIPT);
+    sandbox.write("home/.bingo/plugins/bad/plugin.json", "{");
+    let told = |ran: Ran| assert!(ran.expect(0).stderr.contains("bad/plugin.json"));
+    told(sandbox.run(["plugin", "list"]));
+    let mut client = serve(&sandbox);
+    told(sandbox.run(["plugin", "list"]));
+    told(sandbox.run(["plugin", "list", "--json"]));
+    assert_eq!(client.finish(), Some(0));
+}
+
+#[test]
 fn several_hosts_are_told_apart_by_their_numbers() {
     let sandbox = Sandbox::new();
     own(&sandbox, SCRIPT);
@@ -189,10 +215,13 @@ fn the_log_shows_what_a_plugin_wrote_and_follows_it_past_a_rotation() {
     writeln!(file, "last of the old").unwrap();
     std::fs::write(&log, "first of the new\n").unwrap();
     follower.wait_for_stdout("last of the old\nfirst of the new\n");
+    // Somebody empties it: what is written then is shown too.
+    std::fs::write(&log, "anew\n").unwrap();
+    follower.wait_for_stdout("first of the new\nanew\n");
     follower.signal("INT");
-    assert_eq!(follower.finish().stdout.lines().count(), 4);
+    assert_eq!(follower.finish().stdout.lines().count(), 5);
     let last = sandbox.run(["plugin", "logs", "own", "-n", "2"]).expect(0).stdout;
-    assert_eq!(last, "last of the old\nfirst of the new\n");
+    assert_eq!(last, "last of the old\nanew\n");
     assert_eq!(client.finish(), Some(0));
 }
 

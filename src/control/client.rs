@@ -60,7 +60,7 @@ pub fn running(place: &ControlPlace) -> Result<(Vec<RunningHost>, Vec<ControlErr
     };
     let (mut hosts, mut problems) = (Vec::new(), Vec::new());
     for pid in folder.pids().map_err(ControlError::Place)? {
-        match UnixStream::connect(folder.address(pid)) {
+        match folder.connect(pid) {
             Ok(stream) => match RunningHost::ask(pid, stream) {
                 Ok(host) => hosts.push(host),
                 Err(problem) => problems.push(problem),

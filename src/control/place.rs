@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 /// What others may do in the folder: nothing.
 const OTHERS: u32 = 0o077;
@@ -72,6 +73,19 @@ impl Folder {
         self.inside().join(name(pid))
     }
 
+    /// Connects to the socket of a host, or fails at once: one that hangs takes no clients, and must hold up nobody.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` when nobody listens, `WouldBlock` when too many wait there already.
+    pub(super) fn connect(&self, pid: u32) -> io::Result<UnixStream> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        connect(socket.as_raw_fd(), &UnixAddr::new(&self.address(pid))?)?;
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false)?;
+        Ok(stream)
+    }
+
     fn inside(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.handle.as_raw_fd()))
     }
@@ -99,7 +113,7 @@ impl Folder {
     pub(super) fn sweep(&self) -> io::Result<()> {
         for pid in self.pids()? {
             let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-            if UnixStream::connect(self.address(pid)).as_ref().is_err_and(refused) {
+            if self.connect(pid).as_ref().is_err_and(refused) {
                 // Another host may sweep at the same time.
                 let _ = std::fs::remove_file(self.address(pid));
             }
@@ -116,6 +130,8 @@ fn name(pid: u32) -> String {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
+
+    use nix::sys::socket::{Backlog, bind, listen};
 
     use super::*;
 
@@ -145,6 +161,21 @@ mod tests {
         std::fs::create_dir(home.path().join("other")).unwrap();
         std::os::unix::fs::symlink("other", home.path().join("run")).unwrap();
         assert!(place(home.path()).make().is_err());
+    }
+
+    #[test]
+    fn a_host_that_takes_no_clients_holds_up_nobody() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = place(home.path()).make().unwrap();
+        let hung = socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).unwrap();
+        bind(hung.as_raw_fd(), &UnixAddr::new(&folder.address(7)).unwrap()).unwrap();
+        listen(&hung, Backlog::new(0).unwrap()).unwrap();
+        let waiting: Vec<_> =
+            std::iter::repeat_with(|| folder.connect(7)).take_while(Result::is_ok).collect();
+        assert!(!waiting.is_empty());
+        assert_eq!(folder.connect(7).map(drop).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        folder.sweep().unwrap();
+        assert_eq!(folder.pids().unwrap(), [7], "it may come to");
     }
 
     #[test]

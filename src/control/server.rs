@@ -13,6 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::place::Folder;
@@ -81,12 +82,15 @@ struct Served {
 
 async fn listen(listener: UnixListener, served: Arc<Served>) {
     let room = Arc::new(Semaphore::new(CLIENTS));
+    // They end with this task, which is when the socket is closed.
+    let mut clients = JoinSet::new();
     loop {
+        while clients.try_join_next().is_some() {}
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((client, _)) if is_own(&client) => {
                 let served = Arc::clone(&served);
-                tokio::spawn(async move {
+                clients.spawn(async move {
                     if let Err(error) = serve(client, &served).await {
                         tracing::debug!(%error, "a control client is gone");
                     }

@@ -5,7 +5,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use toml_edit::{DocumentMut, Item, Table, Value};
+use toml_edit::{Document, InlineTable, Item, Key, Table, TableLike, Value};
+
+/// What some editors of other systems begin a file with.
+const MARK: char = '\u{feff}';
 
 /// Why a settings file was not changed.
 #[derive(Debug, thiserror::Error)]
@@ -43,38 +46,80 @@ pub fn set(path: &Path, keys: &[&str], value: impl Into<Value>) -> Result<(), Ed
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         text => text.map_err(failed)?,
     };
-    let parsed = text.parse::<DocumentMut>();
-    let mut document =
-        parsed.map_err(|error| EditError::Parse { path: path.to_owned(), source: Box::new(error) })?;
-    place(document.as_table_mut(), keys, value.into())
-        .map_err(|key| EditError::NoTable { path: path.to_owned(), key })?;
-    replace(&real, &document.to_string()).map_err(failed)
+    let fresh = edited(&text, keys, value.into()).map_err(|error| match error {
+        Unfit::Parse(source) => EditError::Parse { path: path.to_owned(), source },
+        Unfit::NoTable(key) => EditError::NoTable { path: path.to_owned(), key },
+    })?;
+    replace(&real, &fresh).map_err(failed)
 }
 
-/// Puts the value there; returns the key that is no table.
-fn place(table: &mut Table, keys: &[&str], value: Value) -> Result<(), String> {
-    let [tables @ .., last] = keys else { return Ok(()) };
-    let mut at: &mut dyn toml_edit::TableLike = table;
-    for (depth, key) in tables.iter().enumerate() {
-        let fresh = || {
-            // `[a.b]` needs no line `[a]` above it.
-            let mut table = Table::new();
-            table.set_implicit(depth + 1 < tables.len());
-            Item::Table(table)
-        };
-        let item = at.entry(key).or_insert_with(fresh);
-        at = item.as_table_like_mut().ok_or_else(|| keys[..=depth].join("."))?;
+/// Why a text is not changed.
+enum Unfit {
+    Parse(Box<toml_edit::TomlError>),
+    NoTable(String),
+}
+
+/// Returns the text with the value set. What is not the value stays to the byte, but where a key comes into a table that is
+/// there already: then comments and order stay.
+fn edited(text: &str, keys: &[&str], value: Value) -> Result<String, Unfit> {
+    let [tables @ .., last] = keys else { return Ok(text.to_owned()) };
+    let document = Document::parse(text).map_err(|error| Unfit::Parse(Box::new(error)))?;
+    match find(document.as_table(), tables)? {
+        Some(table) => match table.get(last).and_then(Item::span) {
+            Some(span) => Ok(format!("{}{value}{}", &text[..span.start], &text[span.end..])),
+            None => Ok(inserted(document, keys, value)),
+        },
+        None => Ok(appended(text, keys, &value).unwrap_or_else(|| inserted(document, keys, value))),
     }
-    match at.get_mut(last).and_then(Item::as_value_mut) {
-        Some(old) => {
-            // What stands beside it, a comment for example, stays.
-            let mut value = value;
-            *value.decor_mut() = old.decor().clone();
-            *old = value;
+}
+
+/// Returns the table at a path of keys; nothing when it is not there.
+fn find<'a>(top: &'a Table, keys: &[&str]) -> Result<Option<&'a dyn TableLike>, Unfit> {
+    let mut table: &dyn TableLike = top;
+    for (depth, key) in keys.iter().enumerate() {
+        let Some(item) = table.get(key) else { return Ok(None) };
+        table = item.as_table_like().ok_or_else(|| Unfit::NoTable(keys[..=depth].join(".")))?;
+    }
+    Ok(Some(table))
+}
+
+/// Returns the text with a table of its own for the value behind everything else; nothing where that would not be TOML,
+/// because a part of the table stands in braces.
+fn appended(text: &str, keys: &[&str], value: &Value) -> Option<String> {
+    let [tables @ .., last] = keys else { return None };
+    let end = if text.contains("\r\n") { "\r\n" } else { "\n" };
+    let mut fresh = text.to_owned();
+    if !(text.is_empty() || text.ends_with('\n')) {
+        fresh.push_str(end);
+    }
+    if !text.is_empty() {
+        fresh.push_str(end);
+    }
+    let header: Vec<String> = tables.iter().map(|key| Key::new(*key).to_string()).collect();
+    fresh.push_str(&format!("[{}]{end}{} = {value}{end}", header.join("."), Key::new(*last)));
+    Document::parse(fresh.as_str()).is_ok().then_some(fresh)
+}
+
+/// Returns the document with the value put into its table, which may have to be made.
+fn inserted(document: Document<&str>, keys: &[&str], value: Value) -> String {
+    let text = document.raw().to_owned();
+    let mut document = document.into_mut();
+    let [tables @ .., last] = keys else { return text };
+    let mut at: &mut dyn TableLike = document.as_table_mut();
+    for key in tables {
+        let made = at.entry(key).or_insert_with(|| Item::Value(Value::InlineTable(InlineTable::new())));
+        match made.as_table_like_mut() {
+            Some(table) => at = table,
+            // `find` has refused it.
+            None => return text,
         }
-        None => drop(at.insert(last, Item::Value(value))),
     }
-    Ok(())
+    at.insert(last, Item::Value(value));
+    let mut fresh = document.to_string();
+    if text.contains("\r\n") {
+        fresh = fresh.replace("\r\n", "\n").replace('\n', "\r\n");
+    }
+    if text.starts_with(MARK) { format!("{MARK}{fresh}") } else { fresh }
 }
 
 /// Takes the sole right to change files in the folder of this one, among those who ask; it ends when it is dropped.
@@ -136,6 +181,23 @@ mod tests {
         let path = folder.path().join("none/settings.toml");
         set(&path, &KEYS, true).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn line_ends_and_comments_stay_where_they_are() {
+        let text = "\u{feff}model = 'a'\r\n# provider = 'b'\r\n";
+        let set = format!("{text}\r\n[supervisor.p]\r\nenabled = false\r\n");
+        assert_eq!(edited(text, &KEYS, false).unwrap(), set);
+        assert_eq!(edited(&set, &KEYS, true).unwrap(), set.replace("= false", "= true"));
+        let other = "[supervisor.p]\r\nenv = []\r\n# last\r\n[x]\r\n";
+        let set = edited(other, &KEYS, false).unwrap();
+        assert!(set.starts_with("[supervisor.p]\r\nenv = []\r\nenabled = false\r\n# last\r\n[x]"), "{set:?}");
+        let braces = "supervisor = { q = { enabled = true } } # mine\n";
+        let set = edited(braces, &KEYS, false).unwrap();
+        assert!(
+            set.contains("p") && set.ends_with("# mine\n") && set.parse::<toml::Table>().is_ok(),
+            "{set}"
+        );
     }
 
     #[test]

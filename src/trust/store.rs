@@ -176,6 +176,15 @@ impl TrustStore {
         Ok(was)
     }
 
+    /// Forgets what was said about the plugin in a folder, whatever it was called; returns whether it was trusted.
+    ///
+    /// # Errors
+    /// As for `trust`.
+    pub fn untrust_folder(&mut self, root: &Path) -> Result<bool, StoreError> {
+        // Its place alone is what it is known by.
+        self.untrust(&Subject::Plugin { name: "", root, command: "" })
+    }
+
     /// Returns the folders directly in this one that something was said about, whether they are still there or not.
     pub fn plugins_in(&self, folder: &Path) -> Vec<PathBuf> {
         let stored = self.stored.as_ref().ok();

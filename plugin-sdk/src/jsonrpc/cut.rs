@@ -163,7 +163,7 @@ fn unicode(text: &[u8]) -> Option<(usize, char)> {
     char::decode_utf16(pair).next()?.ok().map(|char| (12, char))
 }
 
-/// Returns the 16 bits of `\uXXXX`.
+/// Returns the 16 bits that the four digits of an escape such as `\u00e9` name.
 fn unit(text: &[u8]) -> Option<u16> {
     let digits = text.strip_prefix(b"\\u")?.get(..4)?;
     digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)? as u16))

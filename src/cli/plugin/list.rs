@@ -34,14 +34,16 @@ pub(super) fn list(choice: &HostChoice, as_json: bool) -> Result<ExitCode, CliEr
     let places = choice.places.find()?;
     let running = hosts::chosen(choice, &places)?;
     running.tell_problems();
+    let (sources, unusable) = places.plugins()?;
+    unusable.iter().for_each(|problem| remark(&problem.to_string()));
     let reports: Vec<&HostReport> = running.found.iter().map(|host| &host.report).collect();
     let mut out = std::io::stdout().lock();
     let written = if as_json {
-        let found = found(&places)?;
+        let found = found(&places, &sources)?;
         writeln!(out, "{}", json!({ "hosts": reports, "found": found }))
     } else if reports.is_empty() {
         remark(&format!("no host runs that uses {}", places.data_dir.display()));
-        out.write_all(found_table(&found(&places)?).as_bytes())
+        out.write_all(found_table(&found(&places, &sources)?).as_bytes())
     } else {
         reports.iter().try_for_each(|report| out.write_all(host_table(report).as_bytes()))
     };
@@ -49,9 +51,7 @@ pub(super) fn list(choice: &HostChoice, as_json: bool) -> Result<ExitCode, CliEr
     Ok(ExitCode::SUCCESS)
 }
 
-fn found(places: &Places) -> Result<Vec<Found>, CliError> {
-    let (sources, problems) = places.plugins()?;
-    problems.iter().for_each(|problem| remark(&problem.to_string()));
+fn found(places: &Places, sources: &[PluginSource]) -> Result<Vec<Found>, CliError> {
     let store = TrustStore::open(&places.data_dir);
     let loaded = settings::load(&places.settings(None), &store).map_err(crate::app::AppError::from)?;
     let enabled = |name: &str| loaded.0.supervisor.get(name).and_then(|own| own.enabled).unwrap_or(true);

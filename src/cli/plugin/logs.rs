@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::plugin_name;
+use super::{plugin_name, remark};
 use crate::cli::{CliError, PlaceArgs};
 use crate::printable;
 use crate::supervisor::logs;
@@ -36,7 +36,11 @@ pub(in crate::cli) struct LogsArgs {
 pub(super) fn logs(args: &LogsArgs) -> Result<ExitCode, CliError> {
     let (name, places) = (plugin_name(&args.name)?, args.places.find()?);
     let files = logs::files(&places.data_dir, &name);
-    if !args.follow && files.iter().all(|path| !path.exists()) {
+    let none = files.iter().all(|path| !path.exists());
+    if none && args.follow {
+        remark(&format!("there is no log of `{name}` yet; it is shown when there is one"));
+    }
+    if none && !args.follow {
         let what = format!("there is no log of `{name}` in {}", logs::folder(&places.data_dir).display());
         return Err(CliError::Failed { what });
     }
@@ -110,8 +114,16 @@ fn follow(path: &Path, mut at: Position) -> io::Result<()> {
         }
         if !more {
             std::thread::sleep(LOOK);
+            let now = path.metadata().ok();
+            let position = open.as_mut().and_then(|reader| reader.stream_position().ok());
+            if now.as_ref().zip(position).is_some_and(|(now, read)| now.ino() == at.inode && now.len() < read)
+            {
+                // Somebody emptied it.
+                (open, at) = (None, Position::default());
+                continue;
+            }
             // What was put aside is read to its end before.
-            let replaced = path.metadata().is_ok_and(|now| now.ino() != at.inode);
+            let replaced = now.is_some_and(|now| now.ino() != at.inode);
             if replaced && open.as_mut().is_none_or(|reader| reader.fill_buf().is_ok_and(<[u8]>::is_empty)) {
                 open = None;
             }

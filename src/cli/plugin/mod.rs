@@ -4,8 +4,7 @@ mod hosts;
 mod install;
 mod list;
 mod logs;
-mod order;
-mod switch;
+mod orders;
 mod trust;
 mod unpack;
 
@@ -96,9 +95,9 @@ pub(super) struct HostChoice {
 pub(super) fn run(command: &PluginCommand) -> Result<ExitCode, CliError> {
     match command {
         PluginCommand::List { hosts, json } => list::list(hosts, *json),
-        PluginCommand::Restart { name, hosts } => order::restart(name, hosts),
-        PluginCommand::Enable(which) => switch::switch(which, true),
-        PluginCommand::Disable(which) => switch::switch(which, false),
+        PluginCommand::Restart { name, hosts } => orders::restart(name, hosts),
+        PluginCommand::Enable(which) => orders::switch(which, true),
+        PluginCommand::Disable(which) => orders::switch(which, false),
         PluginCommand::Logs(args) => logs::logs(args),
         PluginCommand::Add { path, replace, places } => install::add(path, *replace, places),
         PluginCommand::Remove { which, yes } => install::remove(which, *yes),

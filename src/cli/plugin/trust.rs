@@ -51,7 +51,7 @@ pub(super) fn untrust(which: &Which) -> Result<ExitCode, CliError> {
         roots.retain(|root| which.names.iter().any(|name| *name == folder_name(root)));
     }
     for root in &roots {
-        was |= store.untrust(&Subject::Plugin { name: "", root, command: "" })?;
+        was |= store.untrust_folder(root)?;
     }
     say(if was {
         "not trusted any more; what runs goes on until it is started again"

@@ -1,4 +1,4 @@
-//! The time in which plugins start for the first time: what was submitted waits for them, and the person is told for whom.
+//! The time in which plugins start when a session opens: what was submitted waits for them, and the person is told for whom.
 
 use std::time::Duration;
 

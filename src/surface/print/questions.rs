@@ -101,17 +101,19 @@ fn shown(kind: &InteractionKind) -> Option<String> {
             (format!("allow {summary}?"), format!("[y]es{session}, [n]o"))
         }
         InteractionKind::Question { question, options, .. } => {
+            // A line each: within one, words could look like the next option.
             let options = options.iter().map(|option| {
-                format!("{} ({})", printable::line(&option.id), printable::line(&option.label))
+                format!("\n  [{}] {}", printable::line(&option.id), printable::line(&option.label))
             });
-            (question.clone(), options.collect::<Vec<_>>().join(", "))
+            (question.clone(), options.collect::<String>() + "\n")
         }
         InteractionKind::Confirm { title, detail } => {
             (format!("{title}: {detail}"), "[y]es, [n]o".to_owned())
         }
         InteractionKind::Login { .. } => return None,
     };
-    Some(format!("{} {choices}", printable::entry(&question)))
+    let space = if choices.starts_with('\n') { "" } else { " " };
+    Some(format!("{}{space}{choices}", printable::entry(&question)))
 }
 
 fn chosen(interaction: &Interaction, word: &str) -> Answer {
@@ -143,10 +145,12 @@ mod tests {
     #[test]
     fn a_question_moves_no_cursor_and_looks_like_no_other_line() {
         let asked = |kind| shown(&serde_json::from_value(kind).unwrap()).unwrap();
-        let option = json!({"id": "a\n", "label": "\u{1b}[1A\u{202e}no"});
+        let options =
+            json!([{"id": "a\n", "label": "\u{1b}[1A\u{202e}no"}, {"id": "b", "label": "keep\n  [c] lose"}]);
         let question =
-            json!({"kind": "question", "question": "which?\u{9b}2J\nerror: x", "options": [option]});
-        assert_eq!(asked(question), "which?\\u{9b}2J\n  error: x a\\n (\\u{1b}[1A\\u{202e}no)");
+            json!({"kind": "question", "question": "which?\u{9b}2J\nerror: x", "options": options});
+        let shown = "which?\\u{9b}2J\n  error: x\n  [a\\n] \\u{1b}[1A\\u{202e}no\n  [b] keep\\n  [c] lose\n";
+        assert_eq!(asked(question), shown);
         let confirm = json!({"kind": "confirm", "title": "go\r", "detail": "on"});
         assert_eq!(asked(confirm), "go\\r: on [y]es, [n]o");
     }

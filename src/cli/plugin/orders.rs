@@ -1,14 +1,29 @@
-//! `bingo plugin enable` and `disable`: a line of the person's settings, and an order to the hosts that run.
+//! What hosts that run are told: `bingo plugin restart`, and `enable` and `disable`, which are a line of the person's settings
+//! too.
 
 use std::process::ExitCode;
 
 use super::hosts::{self, Hosts};
-use super::{NameAndPlaces, plugin_name, remark, say};
+use super::{HostChoice, NameAndPlaces, plugin_name, remark, say};
 use crate::app::{AppError, Places};
 use crate::cli::CliError;
-use crate::control::{ControlError, Order};
+use crate::control::{ControlError, Done, Order};
 use crate::settings::{self, edit};
 use crate::trust::TrustStore;
+
+pub(super) fn restart(name: &str, choice: &HostChoice) -> Result<ExitCode, CliError> {
+    let mut host = hosts::one(choice)?;
+    let done = host.order(Order::Restart, name)?;
+    say(&outcome(name, done, host.report.pid))
+}
+
+/// Says what an order came to.
+fn outcome(name: &str, done: Done, pid: u32) -> String {
+    match done.generation {
+        Some(generation) => format!("{name}: generation {generation} serves in the host {pid}"),
+        None => format!("{name}: it takes no new work in the host {pid}"),
+    }
+}
 
 pub(super) fn switch(which: &NameAndPlaces, on: bool) -> Result<ExitCode, CliError> {
     let name = plugin_name(&which.name)?;
@@ -32,15 +47,11 @@ pub(super) fn switch(which: &NameAndPlaces, on: bool) -> Result<ExitCode, CliErr
     }
     for host in &mut hosts {
         let pid = host.report.pid;
-        match (host.order(order, &which.name), on) {
-            (Ok(done), true) => {
-                let generation = done.generation.unwrap_or_default();
-                say(&format!("{name}: generation {generation} serves in the host {pid}"))?;
-            }
-            (Ok(_), false) => drop(say(&format!("{name}: it takes no new work in the host {pid}"))?),
+        match host.order(order, &which.name) {
+            Ok(done) => drop(say(&outcome(name.as_str(), done, pid))?),
             // That host works elsewhere and has no such plugin.
-            (Err(ControlError::Unknown { .. }), _) => {}
-            (Err(error), _) => failed = Some(error),
+            Err(ControlError::Unknown { .. }) => {}
+            Err(error) => failed = Some(error),
         }
     }
     failed.map_or(Ok(ExitCode::SUCCESS), |error| Err(error.into()))
