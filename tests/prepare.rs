@@ -361,11 +361,22 @@ async fn a_program_that_the_step_makes_can_be_the_plugin() {
 
 #[tokio::test]
 async fn what_keeps_a_step_from_running_is_told() {
-    let host = Host::new();
-    let source = named(&host, "p", json!({"command": "no-such-installer"}));
-    let running = host.start_unsettled(source);
-    let notice = running.heard.wait("PLUGIN_UNAVAILABLE").await;
-    let begin = "p is not available: the command `no-such-installer` was not found on the PATH (";
-    assert!(notice.starts_with(begin) && notice.ends_with("in `prepare.command`"), "{notice}");
-    running.supervisor.shutdown().await;
+    for (step, begin, end) in [
+        (
+            json!({"command": "no-such-installer"}),
+            "p is not available: the command `no-such-installer` was not found on the PATH (",
+            "in `prepare.command`",
+        ),
+        (
+            json!({"command": "true", "files": ["version", "requirements*.txt"]}),
+            "p is not available: no file of the plugin fits `requirements*.txt` in its `prepare.files`; ",
+            "correct that pattern, or take it out",
+        ),
+    ] {
+        let host = Host::new();
+        let running = host.start_unsettled(named(&host, "p", step));
+        let notice = running.heard.wait("PLUGIN_UNAVAILABLE").await;
+        assert!(notice.starts_with(begin) && notice.ends_with(end), "{notice}");
+        running.supervisor.shutdown().await;
+    }
 }

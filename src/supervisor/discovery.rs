@@ -11,6 +11,7 @@ use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::manifest::{Entry, Manifest};
 use serde_json::Value;
 
+use super::process::PREPARED;
 use crate::ports::Notice;
 use crate::schema::{self, Fault};
 use crate::trust;
@@ -84,6 +85,8 @@ pub enum DiscoveryError {
     Requires { path: PathBuf, entry: String },
     #[error("{}: `{key}` holds {pattern:?}; an entry is a glob below the plugin's directory, such as `src/**/*.py`", path.display())]
     Glob { path: PathBuf, key: &'static str, pattern: String },
+    #[error("{}: it uses `{PREPARED}` and has no `prepare` step that fills it; add one, or name another folder", path.display())]
+    Unprepared { path: PathBuf },
     #[error("{} and {} are both plugins named `{name}`", first.display(), second.display())]
     Twice { name: PluginName, first: PathBuf, second: PathBuf },
     #[error("{name}: the project's plugin in {} is not used, the one in {} has the name", root.display(), used.display())]
@@ -103,6 +106,7 @@ impl DiscoveryError {
             | Self::Misnamed { .. }
             | Self::BadName { .. }
             | Self::Glob { .. }
+            | Self::Unprepared { .. }
             | Self::Requires { .. }
             | Self::Shadowed { .. } => None,
         }
@@ -243,6 +247,11 @@ pub fn manifest(folder: &Path) -> Result<Manifest, DiscoveryError> {
     if let Some((key, pattern)) = globs.find(|(_, pattern)| !is_own_glob(pattern)) {
         return Err(DiscoveryError::Glob { path, key, pattern: pattern.clone() });
     }
+    let Entry { command, args, env } = &manifest.entry;
+    let mut words = std::iter::once(command).chain(args).chain(env.values());
+    if manifest.prepare.is_none() && words.any(|word| word.contains(PREPARED)) {
+        return Err(DiscoveryError::Unprepared { path });
+    }
     Ok(manifest)
 }
 
@@ -310,6 +319,18 @@ mod tests {
                 .text
                 .ends_with("plugins/unfit: plugin.json at /entry/command: expected string, got nothing")
         );
+    }
+
+    #[test]
+    fn what_no_step_fills_cannot_be_used() {
+        let home = Home::new();
+        let text = manifest("p").replace(r#""true""#, r#""${PLUGIN_PREPARED}/bin/p""#);
+        let folder = home.plugin("plugins/p", &text);
+        let error = load(&folder, Origin::User).unwrap_err().to_string();
+        assert!(error.contains("it uses `${PLUGIN_PREPARED}` and has no `prepare` step"), "{error}");
+        let step = r#""prepare": {"command": "true"}, "more""#;
+        home.plugin("plugins/p", &text.replace(r#""more""#, step));
+        assert!(load(&folder, Origin::User).is_ok());
     }
 
     #[test]

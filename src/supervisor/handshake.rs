@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::connection::{CallFailure, Connection};
 use super::limits::words;
 use super::log::Tail;
+use crate::printable;
 
 /// Why a process was refused.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +105,8 @@ fn service_names(declared: &InitializeResult) -> impl Iterator<Item = (String, &
 
 fn is_unfit(name: &str) -> bool {
     let length = name.chars().count();
-    !(1..=MAX_NAME).contains(&length) || name.chars().any(|char| char.is_whitespace() || char.is_control())
+    !(1..=MAX_NAME).contains(&length)
+        || name.chars().any(|char| char.is_whitespace() || printable::is_obeyed(char))
 }
 
 impl From<super::connection::CallError> for HandshakeError {

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -128,7 +129,6 @@ pub(super) struct Log {
     /// Who writes: `generation=3`, `prepare`.
     writer: String,
     file: Option<File>,
-    size: u64,
     /// Set after a failure: told once, then stderr is read on without a file.
     broken: bool,
 }
@@ -145,7 +145,7 @@ impl Log {
 
     fn of(data_dir: &Path, plugin: &PluginName, writer: String) -> Self {
         let path = logs::newest(data_dir, plugin);
-        Self { path, writer, file: None, size: 0, broken: false }
+        Self { path, writer, file: None, broken: false }
     }
 
     fn write(&mut self, line: &str) {
@@ -160,35 +160,51 @@ impl Log {
 
     fn append(&mut self, line: &str) -> io::Result<()> {
         let entry = format!("{} {} {line}\n", telemetry::now(), self.writer);
-        if self.file.is_none() {
-            if let Some(folder) = self.path.parent() {
-                std::fs::create_dir_all(folder)?;
-            }
-            let file = OpenOptions::new().create(true).append(true).open(&self.path)?;
-            self.size = file.metadata()?.len();
-            self.file = Some(file);
-        }
-        if self.size > 0 && self.size + entry.len() as u64 > FILE_SIZE {
+        let size = self.open()?;
+        if size > 0 && size + entry.len() as u64 > FILE_SIZE {
             self.rotate()?;
         }
-        if let Some(file) = &mut self.file {
-            file.write_all(entry.as_bytes())?;
-            self.size += entry.len() as u64;
+        match &mut self.file {
+            Some(file) => file.write_all(entry.as_bytes()),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// Moves `x.log` to `x.log.1`, that to `x.log.2`, and so on; the oldest is gone.
+    /// Opens the newest file, unless it is open; returns how large it is. Other processes of the plugin, and other hosts,
+    /// write there too and may have put aside what was the newest.
+    fn open(&mut self) -> io::Result<u64> {
+        if let Some(size) = self.file.as_ref().and_then(|file| self.size_at_path(file)) {
+            return Ok(size);
+        }
+        if let Some(folder) = self.path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+        let size = file.metadata()?.len();
+        self.file = Some(file);
+        Ok(size)
+    }
+
+    /// Returns the size of an open file that is still the newest.
+    fn size_at_path(&self, file: &File) -> Option<u64> {
+        let (open, newest) = (file.metadata().ok()?, self.path.metadata().ok()?);
+        ((open.dev(), open.ino()) == (newest.dev(), newest.ino())).then_some(newest.len())
+    }
+
+    /// Moves `x.log` to `x.log.1`, that to `x.log.2`, and so on; the oldest is gone. Who has to wait for another that does
+    /// the same finds it done.
     fn rotate(&mut self) -> io::Result<()> {
-        let files = logs::rotation(&self.path);
-        for pair in files.windows(2).rev() {
-            if pair[0].exists() {
-                std::fs::rename(&pair[0], &pair[1])?;
+        let Some(file) = self.file.take() else { return Ok(()) };
+        file.lock()?;
+        if self.size_at_path(&file).is_some() {
+            let files = logs::rotation(&self.path);
+            for pair in files.windows(2).rev() {
+                if pair[0].exists() {
+                    std::fs::rename(&pair[0], &pair[1])?;
+                }
             }
         }
-        self.file = Some(OpenOptions::new().create(true).append(true).open(&self.path)?);
-        self.size = 0;
-        Ok(())
+        self.open().map(drop)
     }
 }
 
@@ -228,6 +244,21 @@ mod tests {
         names.sort();
         let expected = ["", ".1", ".2", ".3", ".4"].map(|end| format!("plugin-a.log{end}"));
         assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn several_writers_fill_the_same_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut one, mut other) = (log(folder.path()), log(folder.path()));
+        let line = "x".repeat(FILE_SIZE as usize / 4);
+        for number in 0..8 {
+            if number % 2 == 0 { one.write(&line) } else { other.write(&line) }
+        }
+        let sizes = ["", ".1", ".2"].map(|end| {
+            let path = folder.path().join(format!("logs/plugin-a.log{end}"));
+            path.metadata().map_or(0, |about| about.len() / (FILE_SIZE / 4))
+        });
+        assert_eq!(sizes, [2, 3, 3], "each file is full before it is put aside");
     }
 
     #[test]

@@ -215,7 +215,10 @@ impl Supervisor {
         let plugin = plugin.ok_or_else(unknown)?;
         let (reply, outcome) = oneshot::channel();
         if !self.owner.tell(&plugin, order(reply)) {
-            let reason = format!("{ORDERS} orders wait for it already; try again later");
+            let reason = match self.owner.lock().contains_key(&plugin) {
+                true => format!("{ORDERS} orders wait for it already; try again later"),
+                false => "it was just removed".to_owned(),
+            };
             return Err(OrderError::Failed { name: plugin, reason });
         }
         let outcome = outcome.await.unwrap_or_else(|_| Err("the plugin is being stopped".to_owned()));

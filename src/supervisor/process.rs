@@ -84,7 +84,7 @@ pub enum ProgramError {
 pub(super) struct Places<'a> {
     /// The directory of the manifest.
     pub(super) root: &'a Path,
-    /// The one that the `prepare` step fills; unknown, it stays a placeholder.
+    /// The one that the `prepare` step fills; while it is not known, `${PLUGIN_PREPARED}` stays as it is.
     pub(super) prepared: Option<&'a Path>,
 }
 

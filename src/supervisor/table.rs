@@ -117,13 +117,14 @@ impl ReadyPlugin {
 }
 
 impl PluginTable {
-    /// Says that no plugin is still starting for the first time. One that is being prepared is not waited for: that takes
+    /// Says that no plugin is starting without a process that died before: none of the start, none that was switched on,
+    /// renewed after it was broken, or added. One that is being prepared is not waited for: that takes
     /// as long as an installation takes.
     pub(crate) fn is_settled(&self) -> bool {
         self.starting().next().is_none()
     }
 
-    /// Returns the plugins that are starting for the first time.
+    /// Returns the plugins that keep the table from being settled.
     pub fn starting(&self) -> impl Iterator<Item = &PluginName> {
         let starts = |plugin: &&PluginEntry| matches!(plugin.state, PluginState::Starting);
         self.plugins.iter().filter(starts).map(|plugin| &plugin.name)

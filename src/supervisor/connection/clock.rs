@@ -90,8 +90,9 @@ impl Clock {
 
     fn look(&self) {
         let Some(process) = self.process.get() else { return };
-        let (is_attached, now) = (process.is_traced(), Instant::now());
         let mut debugger = self.debugger.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, so that who looked first does not have the last word.
+        let (is_attached, now) = (process.is_traced(), Instant::now());
         let was_attached = std::mem::replace(&mut debugger.is_attached, is_attached);
         debugger.looked = Some(now);
         if is_attached || was_attached {

@@ -81,13 +81,21 @@ fn create_in(
         return Err(CgroupError::NotHere { plugin: plugin.to_owned(), key, controller, reason });
     }
     let place = place.as_ref().map_or(Path::new(""), PathBuf::as_path);
-    let (own, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let path = place.join(format!("{PREFIX}-{plugin}-{own}-{number}"));
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| CgroupError::Io { path, source }
     };
-    std::fs::create_dir(&path).map_err(failed(&path))?;
+    let own = std::process::id();
+    let path = loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = place.join(format!("{PREFIX}-{plugin}-{own}-{number}"));
+        match std::fs::create_dir(&path) {
+            Ok(()) => break path,
+            // A host that had this number was killed together with a guard.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(&path)(error)),
+        }
+    };
     let cgroup = Cgroup { path };
     for (_, controller, most) in limits.shared() {
         let file = cgroup.path.join(format!("{controller}.max"));

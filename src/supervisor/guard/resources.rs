@@ -79,8 +79,8 @@ impl ResourceLimits {
     /// Limits this process and those that it starts. A limit of the system that is stricter stays.
     pub(super) fn apply(&self) -> io::Result<()> {
         for (key, resource, most, above) in self.per_process() {
-            let set = getrlimit(resource).and_then(|(_, hardest)| {
-                setrlimit(resource, most.min(hardest), most.saturating_add(above).min(hardest))
+            let set = getrlimit(resource).and_then(|(now, hardest)| {
+                setrlimit(resource, most.min(now), most.saturating_add(above).min(hardest))
             });
             set.map_err(|error| {
                 let words = format!("its limit `{key}` cannot be set to {most}: {}", error.desc());

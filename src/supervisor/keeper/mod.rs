@@ -1,8 +1,8 @@
 //! The life of one plugin: its processes one after the other, a candidate beside the one that serves, and those that
 //! only finish what they hold.
 //!
-//! One task a plugin owns all of it and publishes each change. Nothing here waits without heeding orders and the stop of
-//! the host.
+//! One task a plugin owns all of it and publishes each change. What can take long, a handshake, a `prepare` step, a pause,
+//! heeds orders and the stop of the host; what they wait for is bounded: files that are hashed, and the end of a process.
 
 mod start;
 mod swap;

@@ -6,6 +6,7 @@
 
 mod place;
 
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub(super) enum PrepareError {
         "what its `prepare` step depends on cannot be told: {source}; name those files in `prepare.files`"
     )]
     Files {
-        #[source]
+        #[from]
         source: FingerprintError,
     },
     #[error("cannot use the folder {} of its `prepare` step: {source}", folder.display())]
@@ -49,6 +50,12 @@ pub(super) enum PrepareError {
     },
     #[error("its `prepare` step failed: {reason}")]
     Failed { reason: String },
+    #[error(
+        "no file of the plugin fits `{pattern}` in its `prepare.files`; correct that pattern, or take it out"
+    )]
+    NoFile { pattern: String },
+    #[error("another host runs its `prepare` step, and was not done after {}", words(*after))]
+    Elsewhere { after: Duration },
     #[error("its `prepare` step was not done after {}{tail}", words(*after))]
     Late { after: Duration, tail: String },
 }
@@ -89,10 +96,9 @@ pub(super) async fn look(
     let (hashed, root) = (prepare.clone(), source.root.clone());
     // Up to as many bytes as a plugin may have are read here.
     let hash = tokio::task::spawn_blocking(move || fingerprint(&hashed, &unplaced, &root)).await;
-    let files = |source| PrepareError::Files { source };
     let failed =
         |error| FingerprintError::Io { path: source.root.clone(), source: std::io::Error::other(error) };
-    let hash = hash.map_err(failed).and_then(|hash| hash).map_err(files)?.hash;
+    let hash = hash.map_err(|error| PrepareError::from(failed(error))).and_then(|hash| hash)?.hash;
     let place = Place::new(&owner.config.data_dir, source.name.as_str(), &hash);
     if let Some(prepared) = place.prepared().map_err(folder(&place))? {
         return Ok(Preparation::Done(prepared));
@@ -103,7 +109,7 @@ pub(super) async fn look(
 }
 
 /// Returns what stands for everything that the step depends on.
-fn fingerprint(prepare: &Prepare, program: &Program, root: &Path) -> Result<Fingerprint, FingerprintError> {
+fn fingerprint(prepare: &Prepare, program: &Program, root: &Path) -> Result<Fingerprint, PrepareError> {
     let mut builder = Builder::new("prepare");
     // Programs that are installed often hold the path of what they belong to.
     builder.field(root.as_os_str().as_bytes());
@@ -114,24 +120,29 @@ fn fingerprint(prepare: &Prepare, program: &Program, root: &Path) -> Result<Fing
     if prepare.files.is_empty() {
         builder.folder(root)?;
     } else {
-        named(&prepare.files, root).iter().try_for_each(|path| builder.entry(root, path))?;
+        named(&prepare.files, root)?.iter().try_for_each(|path| builder.entry(root, path))?;
     }
     Ok(builder.finish())
 }
 
-/// Returns the files that globs name, as paths from the folder, in order.
-fn named(globs: &[String], root: &Path) -> Vec<PathBuf> {
+/// Returns the files that globs name, as paths from the folder, in order. A glob that names none is a mistake: the step would
+/// not be run again for the files that were meant.
+fn named(globs: &[String], root: &Path) -> Result<BTreeSet<PathBuf>, PrepareError> {
     let folder = glob::Pattern::escape(&root.to_string_lossy());
-    let found = globs.iter().filter_map(|pattern| glob::glob(&format!("{folder}/{pattern}")).ok());
-    let mut files: Vec<PathBuf> = found
-        .flatten()
-        .flatten()
-        .filter(|path| path.is_file())
-        .filter_map(|path| Some(path.strip_prefix(root).ok()?.to_owned()))
-        .collect();
-    files.sort();
-    files.dedup();
-    files
+    let mut files = BTreeSet::new();
+    for pattern in globs {
+        let found = glob::glob(&format!("{folder}/{pattern}")).into_iter().flatten().flatten();
+        let own = found.filter(|path| path.is_file());
+        let mut any = false;
+        for path in own.filter_map(|path| Some(path.strip_prefix(root).ok()?.to_owned())) {
+            any = true;
+            files.insert(path);
+        }
+        if !any {
+            return Err(PrepareError::NoFile { pattern: pattern.clone() });
+        }
+    }
+    Ok(files)
 }
 
 fn folder(place: &Place) -> impl FnOnce(std::io::Error) -> PrepareError {
@@ -159,19 +170,36 @@ impl Step {
     ) -> Result<(), StartError> {
         let after = self.deadline();
         let (tail, all) = (Tail::new(), Tail::new());
-        let outcome = tokio::select! {
+        tokio::select! {
             biased;
-            () = stop.cancelled() => return Err(StartError::Stopping),
-            outcome = tokio::time::timeout(after, self.install(&tell, (tail.clone(), all.clone()))) => outcome,
-        };
-        outcome.unwrap_or_else(|_| Err(PrepareError::Late { after, tail: last_words(&tail, &all) }.into()))
+            () = stop.cancelled() => Err(StartError::Stopping),
+            outcome = async {
+                let claim = match self.turn().await? {
+                    Turn::Done(_) => return Ok(()),
+                    Turn::Ours(claim) => claim,
+                };
+                // Not from before: the time of another host's try is not this one's.
+                let installed = tokio::time::timeout(after, self.install(claim, &tell, (tail.clone(), all.clone())));
+                installed.await.unwrap_or_else(|_| {
+                    Err(PrepareError::Late { after, tail: last_words(&tail, &all) }.into())
+                })
+            } => outcome,
+        }
     }
 
-    async fn install(&mut self, tell: &impl Fn(&str), tails: (Tail, Tail)) -> Result<(), StartError> {
-        let mut claim = match self.place.turn().await.map_err(folder(&self.place))? {
-            Turn::Done(_) => return Ok(()),
-            Turn::Ours(claim) => claim,
-        };
+    /// Waits for the right to run the step, as long as another host may take with it.
+    async fn turn(&self) -> Result<Turn, PrepareError> {
+        let after = self.deadline();
+        let turn = tokio::time::timeout(after, self.place.turn()).await;
+        turn.map_err(|_| PrepareError::Elsewhere { after })?.map_err(folder(&self.place))
+    }
+
+    async fn install(
+        &mut self,
+        mut claim: Claim,
+        tell: &impl Fn(&str),
+        tails: (Tail, Tail),
+    ) -> Result<(), StartError> {
         claim.clear().map_err(folder(&self.place))?;
         let options = &self.setup.options;
         let grace = options.timeouts.stop_term;
@@ -209,7 +237,7 @@ impl Step {
                 .unwrap_or_else(|error| Err(std::io::Error::other(error)))
                 .map_err(folder(&self.place))?;
         }
-        match self.place.turn().await.map_err(folder(&self.place))? {
+        match self.turn().await? {
             Turn::Done(prepared) => Ok(prepared),
             Turn::Ours(_) => Err(folder(&self.place)(std::io::Error::other("it was removed")).into()),
         }

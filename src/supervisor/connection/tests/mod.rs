@@ -144,6 +144,8 @@ async fn a_name_that_cannot_be_shown_is_refused() {
     for (offers, pointer) in [
         (json!({"tools": [{"name": "a b", "description": "", "inputSchema": {}}]}), "/tools/0/name"),
         (json!({"hooks": [{"id": "ok"}, {"id": ""}]}), "/hooks/1/id"),
+        // Marks of direction: they show another name than is meant.
+        (json!({"hooks": [{"id": "\u{202e}ko"}]}), "/hooks/0/id"),
         (json!({"services": {"\u{1b}[2J": {}}}), "/services"),
         (
             json!({"services": {"a/b~c": {"methods": {"ok": {}, "\u{1b}[2J": {}}}}}),
