@@ -13,13 +13,14 @@
 mod host;
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bingo::ports::Tool;
+use bingo::supervisor::discovery::PluginSource;
 use bingo_plugin_sdk::calls::{ObservePoint, Phase};
 use bingo_plugin_sdk::provider::ModelEvent;
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ use host::{Host, Running, context};
 const PARTS: [&str; 8] = ["calls", "in flight", "large", "deltas", "observe", "check", "starts", "memory"];
 
 /// What a ratio may be at most.
-const AIMS: [(&str, f64); 9] = [
+const AIMS: [(&str, f64); 10] = [
     ("call p50 / rmcp p50", 0.7),
     ("call p50 / ping-pong p50", 4.0),
     ("rmcp rate / rate, 64 in flight", 0.5),
@@ -37,6 +38,7 @@ const AIMS: [(&str, f64); 9] = [
     ("parse rate / delta rate", 2.0),
     ("handshake, ms", 10.0),
     ("clean stop, ms", 5.0),
+    ("50 Python plugins / bare handshakes", 1.3),
     ("resident without plugins, MiB", 12.0),
     ("KiB for an idle plugin", 150.0),
 ];
@@ -326,20 +328,68 @@ async fn starts() {
     }
     figure("handshake, ms", quantile(handshakes, 0.5));
     figure("clean stop, ms", quantile(stops, 0.5));
-    for (what, script) in [("Rust", None), ("Python", Some("hello(tools=TOOL)\nwhile True:\n    read()\n"))] {
-        let host = Host::new();
-        let source = |number: usize| match script {
-            None => host.program(&format!("p{number}"), env!("CARGO_BIN_EXE_bingo-sdk-echo")),
-            Some(script) => host.named_source(&format!("p{number}"), script, &[]),
-        };
-        let sources = (0..50).map(source).collect();
-        let begun = Instant::now();
-        let running = host.start_all(sources).await;
-        figure(&format!("50 {what} plugins ready, ms"), begun.elapsed().as_secs_f64() * 1e3);
-        let begun = Instant::now();
-        running.supervisor.shutdown().await;
-        figure(&format!("50 {what} plugins stopped, ms"), begun.elapsed().as_secs_f64() * 1e3);
+    let (rust, _) = ready(|host, name| host.program(name, env!("CARGO_BIN_EXE_bingo-sdk-echo"))).await;
+    figure("50 Rust plugins ready, ms", rust);
+    let (mut ours, mut bare, mut stopped) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..5 {
+        bare.push(bare_handshakes());
+        let (time, stop) = ready(|host, name| host.named_source(name, PYTHON, &[])).await;
+        ours.push(time);
+        stopped.push(stop);
     }
+    let [ours, bare, stopped] = [ours, bare, stopped].map(|times| quantile(times, 0.5));
+    figure("50 Python plugins ready, ms", ours);
+    figure("50 bare Python handshakes, ms", bare);
+    figure("50 Python plugins / bare handshakes", ours / bare);
+    figure("50 Python plugins stopped, ms", stopped);
+}
+
+/// Says what it is and serves nothing.
+const PYTHON: &str = "hello(tools=TOOL)\nwhile True:\n    read()\n";
+
+/// How many milliseconds it takes until 50 plugins are ready, and until they are gone.
+async fn ready(source: fn(&Host, &str) -> PluginSource) -> (f64, f64) {
+    let host = Host::new();
+    let sources = (0..50).map(|number| source(&host, &format!("p{number}"))).collect();
+    let begun = Instant::now();
+    let running = host.start_all(sources).await;
+    let ready = begun.elapsed();
+    assert_eq!(running.snapshot().tools.len(), 50);
+    let begun = Instant::now();
+    running.supervisor.shutdown().await;
+    (ready.as_secs_f64() * 1e3, begun.elapsed().as_secs_f64() * 1e3)
+}
+
+/// How many milliseconds it takes until 50 Python processes of the same kind, side by side and without a host, have answered
+/// to a first line.
+fn bare_handshakes() -> f64 {
+    let host = Host::new();
+    let scripts: Vec<PathBuf> = (0..50)
+        .map(|number| host.named_source(&format!("p{number}"), PYTHON, &[]).root.join("main.py"))
+        .collect();
+    let begun = Instant::now();
+    let start = |script: &PathBuf| {
+        let mut command = Command::new("python3");
+        let mut child = command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        writeln!(
+            child.stdin.as_mut().unwrap(),
+            r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{}}}}"#
+        )
+        .unwrap();
+        child
+    };
+    let mut children: Vec<Child> = scripts.iter().map(start).collect();
+    for child in &mut children {
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("\"protocol\""), "{line}");
+    }
+    let all = begun.elapsed();
+    for mut child in children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    all.as_secs_f64() * 1e3
 }
 
 /// Resident memory of `bingo serve` with 0, 1 and 50 plugins; its guards and plugins apart.
