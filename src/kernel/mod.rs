@@ -17,6 +17,7 @@ mod open;
 mod outbox;
 mod queue;
 mod read;
+mod replay;
 mod response;
 mod session;
 mod stream;

@@ -10,6 +10,7 @@ use bingo_plugin_sdk::session::SessionSummary;
 
 use super::models::{ChosenModel, fallback_notice};
 use super::outbox::Store;
+use super::replay::Replay;
 use super::session::{Begin, SessionHandle};
 use super::{Attachment, Kernel, session};
 use crate::ports::Epoch;
@@ -60,11 +61,11 @@ impl Kernel {
         }
         let claim = self.parts.journal.claim(id.clone()).await.map_err(|error| error.to_kernel())?;
         let last = claim.frames.last().map_or(Seq(0), |frame| frame.seq);
-        let Some(begin) = Begin::resumed(&claim.frames) else {
+        let Some(replay) = Replay::of(&claim.frames) else {
             self.parts.journal.release(claim.epoch).await;
             return Err(KernelError::new(ErrorCode::Storage, format!("session {id} has no frames")));
         };
-        self.start(begin, claim.epoch, last).await
+        self.start(Begin::resumed(replay), claim.epoch, last).await
     }
 
     /// Opens the first candidate that nobody holds (kernel rules 3.1.4 and 5).

@@ -117,12 +117,12 @@ impl Actor {
         let (done, done_queue) = mpsc::channel(MAX_DONE);
         let (taken, taken_queue) = mpsc::channel(MAX_DONE);
         let mut queue = Queue::default();
-        queue.resume(begin.queue_revision);
+        queue.resume(begin.replay.queue_revision);
         let policy = Policy::new(parts.settings.mode, parts.settings.allowed.clone());
         let starting = Starting::of(&*parts.offers);
         let mut actor = Self {
             parts,
-            state: begin.state.clone(),
+            state: begin.replay.state.clone(),
             outbox,
             queue,
             policy,
@@ -134,7 +134,7 @@ impl Actor {
             intake: Intake::default(),
             starting,
             taken,
-            cuts: begin.cuts.clone(),
+            cuts: begin.replay.cuts.clone(),
             counted: None,
             useless_compactions: 0,
             taken_queue,

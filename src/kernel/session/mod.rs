@@ -169,8 +169,8 @@ impl SessionHandle {
 /// Starts the actor and the publisher of a session.
 pub(super) fn spawn(parts: Arc<KernelParts>, begin: Begin, store: Store) -> SessionHandle {
     let (writes, write_queue) = mpsc::channel(MAX_WRITES);
-    let id = begin.state.summary.id.clone();
-    let (outbox, publisher) = Outbox::new(Arc::clone(&parts), store, begin.state.clone());
+    let id = begin.replay.state.summary.id.clone();
+    let (outbox, publisher) = Outbox::new(Arc::clone(&parts), store, begin.replay.state.clone());
     let summary = publisher.summary();
     tokio::spawn(publisher.run());
     let actor = actor::Actor::new(parts, begin, outbox.clone());

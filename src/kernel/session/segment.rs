@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bingo_plugin_sdk::calls::Phase;
 use bingo_plugin_sdk::event::{
-    CancelReason, CloseReason, ConfigView, ErrorCode, Event, Frame, IntentOutcome, KernelError, TurnStatus,
+    CancelReason, CloseReason, ConfigView, ErrorCode, Event, IntentOutcome, KernelError, TurnStatus,
 };
 use bingo_plugin_sdk::ids::{IntentId, Seq};
 use bingo_plugin_sdk::item::{Item, ItemStatus};
@@ -14,19 +14,15 @@ use bingo_plugin_sdk::state::SessionState;
 use serde_json::json;
 
 use super::actor::Actor;
-use crate::kernel::compaction::Cut;
 use crate::kernel::gate::POLICY_ID;
+use crate::kernel::replay::Replay;
 use crate::ports::Notice;
 use crate::telemetry;
 
 /// Where a session stands when its actor starts.
 pub(in crate::kernel) struct Begin {
-    pub(in crate::kernel) state: SessionState,
+    pub(in crate::kernel) replay: Replay,
     pub(in crate::kernel) first: Seq,
-    /// The newest revision of the queue that was announced.
-    pub(in crate::kernel) queue_revision: u64,
-    /// What the model no longer sees.
-    pub(in crate::kernel) cuts: Vec<Cut>,
     /// Remarks that waited for a session to be shown in.
     pub(in crate::kernel) notices: Vec<Notice>,
     resumed: bool,
@@ -35,32 +31,16 @@ pub(in crate::kernel) struct Begin {
 impl Begin {
     /// Begins a session that was never stored.
     pub(in crate::kernel) fn fresh(summary: SessionSummary) -> Self {
-        Self {
-            state: SessionState::new(summary),
-            first: Seq(1),
-            queue_revision: 0,
-            cuts: Vec::new(),
-            notices: Vec::new(),
-            resumed: false,
-        }
+        Self { replay: Replay::new(summary), first: Seq(1), notices: Vec::new(), resumed: false }
     }
 
-    /// Goes on with a stored session; nothing when there are no frames.
+    /// Goes on with a stored session.
     ///
     /// Numbers go on at the next multiple of 2^32 above the last stored one: frames that were not stored had numbers
     /// too, and a client may have seen them.
-    pub(in crate::kernel) fn resumed(frames: &[Frame]) -> Option<Self> {
-        let Event::SessionUpdated { summary } = &frames.first()?.event else { return None };
-        let mut state = SessionState::new((**summary).clone());
-        frames.iter().for_each(|frame| state.apply(frame));
-        let first = state.seq.next_segment();
-        let revisions = frames.iter().rev().find_map(|frame| match frame.event {
-            Event::QueueChanged { revision, .. } => Some(revision),
-            _ => None,
-        });
-        let queue_revision = revisions.unwrap_or(0);
-        let cuts = frames.iter().filter_map(|frame| Cut::of(&frame.event)).collect();
-        Some(Self { state, first, queue_revision, cuts, notices: Vec::new(), resumed: true })
+    pub(in crate::kernel) fn resumed(replay: Replay) -> Self {
+        let first = replay.state.seq.next_segment();
+        Self { replay, first, notices: Vec::new(), resumed: true }
     }
 }
 
@@ -77,7 +57,7 @@ impl Actor {
         }
         self.publish_config();
         if begin.resumed {
-            self.close_lost_work(&begin.state);
+            self.close_lost_work(&begin.replay.state);
         }
         if self.starting.is_none() {
             self.observe_session(Phase::Start);
