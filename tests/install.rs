@@ -43,7 +43,7 @@ fn a_folder_and_an_archive_are_added_replaced_and_removed_while_a_host_runs() {
     assert_eq!(ran.stdout, format!("own 1 is added in {}\n", place.display()));
     wait_for(&mut client, "own", is_ready);
     let said = |client: &mut Client| {
-        let frames = client.turn(&session, "req_1", "@tool plugin__own__t {}");
+        let frames = client.turn(&session, &client.intent(), "@tool plugin__own__t {}");
         let text = frames.iter().find_map(|frame| {
             frame.pointer("/event/item/body/output/parts/0/text").and_then(Value::as_str).map(str::to_owned)
         });

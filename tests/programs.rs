@@ -37,7 +37,7 @@ fn change(plugin: &Path, change: impl FnOnce(&mut Value)) {
 
 /// The environment that the tool of a plugin says.
 fn environment(client: &mut Client, session: &str, plugin: &str) -> Map<String, Value> {
-    let frames = client.turn(session, &format!("req_{plugin}"), &format!("@tool plugin__{plugin}__t {{}}"));
+    let frames = client.turn(session, &client.intent(), &format!("@tool plugin__{plugin}__t {{}}"));
     let mut outputs = frames.iter().rev().filter_map(|frame| {
         let item = &frame["event"]["item"];
         (item["status"] == "completed").then(|| item["body"]["output"]["parts"][0]["text"].as_str())?
@@ -171,7 +171,7 @@ fn a_file_that_the_step_depends_on_prepares_and_renews_a_running_plugin() {
         std::fs::write(&fresh, word).unwrap();
         std::fs::rename(fresh, plugin.join("words.lock")).unwrap();
         wait_until(&format!("it says {word}"), || {
-            let frames = client.turn(&session, "req_1", "@tool plugin__p__t {}");
+            let frames = client.turn(&session, &client.intent(), "@tool plugin__p__t {}");
             let said = json!(frames).to_string();
             said.contains(&format!(" {word}\"")).then_some(()).ok_or(said)
         });

@@ -74,7 +74,13 @@ pub enum Event {
     /// It closed without an answer.
     InteractionCancelled { id: InteractionId, reason: CancelReason },
     /// What became of a client's write.
-    IntentAck { intent: IntentId, outcome: IntentOutcome },
+    IntentAck {
+        intent: IntentId,
+        outcome: IntentOutcome,
+        /// Stands for the request: another request under the same intent has another digest and is refused.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        digest: Option<String>,
+    },
     /// Earlier items are no longer shown to the model; `summary` is the item that stands for them.
     Compacted { generation: u64, boundary: ItemId, summary: ItemId, kept: Vec<ItemId> },
     /// The session went back to before `toTurn`.

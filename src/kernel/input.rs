@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bingo_plugin_sdk::event::{ErrorCode, Input, KernelError};
 use bingo_plugin_sdk::item::{ContentPart, Origin};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The most bytes of one picture.
@@ -17,21 +18,22 @@ const MAX_PICTURE: u64 = 10 * 1024 * 1024;
 const PREVIEW: usize = 80;
 
 /// What an input asks for.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) enum Work {
     Prose(Prose),
     Command(CommandLine),
 }
 
 /// Words and pictures for the model.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Prose {
     pub(super) parts: Vec<ContentPart>,
     pub(super) origin: Origin,
 }
 
 /// A command as it was typed or chosen.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct CommandLine {
     pub(super) name: String,
     pub(super) args: String,
@@ -48,12 +50,29 @@ impl Work {
         text.chars().take(PREVIEW).collect()
     }
 
+    /// Returns how many bytes of words and pictures it holds.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Command(line) => line.name.len() + line.args.len(),
+            Self::Prose(prose) => prose.parts.iter().map(part_weight).sum(),
+        }
+    }
+
     /// Returns who sent it.
     pub(super) fn origin(&self) -> &Origin {
         match self {
             Self::Prose(prose) => &prose.origin,
             Self::Command(line) => &line.origin,
         }
+    }
+}
+
+fn part_weight(part: &ContentPart) -> usize {
+    match part {
+        ContentPart::Text { text } => text.len(),
+        ContentPart::Image { data, .. } => data.len(),
+        // No input holds anything else.
+        _ => 0,
     }
 }
 

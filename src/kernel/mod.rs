@@ -12,6 +12,7 @@ mod feed;
 mod gate;
 mod hooks;
 mod input;
+mod intents;
 mod models;
 mod open;
 mod outbox;
@@ -21,7 +22,12 @@ mod replay;
 mod response;
 mod session;
 mod stream;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod turn;
+mod unfinished;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -40,7 +46,8 @@ use tokio_util::task::AbortOnDropHandle;
 pub use board::Board;
 pub use feed::FeedStream;
 pub use gate::{PermissionMode, Rule};
-use session::{AnswerWrite, SessionHandle, Write};
+use intents::Digest;
+use session::{AnswerWrite, Ask, SessionHandle, Write};
 pub use stream::{FrameStream, Published};
 
 use crate::ports::{Journal, JournalError, Notice, Notices, Offers};
@@ -171,8 +178,9 @@ impl Kernel {
     /// When the session is not live or can take nothing any more.
     pub async fn submit(&self, id: &SessionId, intent: IntentId, input: Input) -> Result<(), KernelError> {
         let session = self.parts.session(id)?;
+        let digest = Digest::of("session/submit", &input);
         let work = input::prepare(input.clone(), true).await;
-        session.write(Write::Submit { intent, input: Box::new(input), work }).await
+        session.ask(intent, digest, Ask::Submit { input: Box::new(input), work }).await
     }
 
     /// Interrupts a turn; the outcome is told by an `intentAck` frame.
@@ -185,7 +193,8 @@ impl Kernel {
         intent: IntentId,
         scope: InterruptScope,
     ) -> Result<(), KernelError> {
-        self.parts.session(id)?.write(Write::Interrupt { intent, scope }).await
+        let digest = Digest::of("session/interrupt", &scope);
+        self.parts.session(id)?.ask(intent, digest, Ask::Interrupt { scope }).await
     }
 
     /// Answers an interaction; the outcome is told by an `intentAck` frame.
@@ -194,8 +203,9 @@ impl Kernel {
     /// As `submit`.
     pub async fn answer(&self, id: &SessionId, given: GivenAnswer) -> Result<(), KernelError> {
         let GivenAnswer { intent, interaction, answer, activation, client } = given;
-        let write = AnswerWrite { intent, interaction, answer, activation, client };
-        self.parts.session(id)?.write(Write::Answer(Box::new(write))).await
+        let digest = Digest::of("session/answer", &(&interaction, &answer, activation));
+        let write = AnswerWrite { interaction, answer, activation, client };
+        self.parts.session(id)?.ask(intent, digest, Ask::Answer(Box::new(write))).await
     }
 
     /// Puts an input to a session from outside; a stored session is opened for it.
@@ -210,14 +220,15 @@ impl Kernel {
         delivery: Delivery,
     ) -> Result<(), KernelError> {
         let session = self.live_or_stored(id).await?;
+        let digest = Digest::of("session/deliver", &(&input, delivery));
         let work = input::prepare(input, false).await;
-        session.write(Write::Deliver { intent, work, delivery }).await
+        session.ask(intent, digest, Ask::Deliver { work, delivery }).await
     }
 
     /// Sets a plugin's durable state; stored when this returns.
     ///
     /// # Errors
-    /// As `deliver`.
+    /// As `deliver`; `INVALID_INPUT` for the kernel's own namespace.
     pub async fn extend(
         &self,
         id: &SessionId,
@@ -225,6 +236,11 @@ impl Kernel {
         kind: String,
         payload: Value,
     ) -> Result<(), KernelError> {
+        if plugin == unfinished::NAMESPACE {
+            let message =
+                format!("`{plugin}` is the kernel's own namespace; extend the session under a name of yours");
+            return Err(KernelError::new(ErrorCode::InvalidInput, message));
+        }
         self.live_or_stored(id).await?.extend(plugin, kind, payload).await
     }
 

@@ -36,7 +36,7 @@ struct Room {
 }
 
 /// Returns whether an event must be on the disk before it is seen (design §7, `journal.sync`).
-fn wants_sync(mode: SyncMode, event: &Event) -> bool {
+pub(super) fn wants_sync(mode: SyncMode, event: &Event) -> bool {
     match mode {
         SyncMode::Off => false,
         SyncMode::Frame => event.is_durable(),

@@ -1,19 +1,27 @@
-//! Inputs that wait until a turn or a command ended (kernel rules 3.4). Owned by one session's actor.
+//! Inputs that wait until a turn or a command ended (kernel rules 3.4). Owned by one session's actor; each is stored
+//! whole before it is announced (see `unfinished`), so the queue outlives its host.
 
 use std::collections::VecDeque;
 
 use bingo_plugin_sdk::event::{Event, QueueEntry};
 use bingo_plugin_sdk::ids::IntentId;
 
+use serde::{Deserialize, Serialize};
+
 use super::input::{CommandLine, Prose, Work};
+use super::intents::Digest;
 
 /// The most inputs that wait in one session.
 pub(super) const MAX_WAITING: usize = 1000;
+/// The most bytes of pictures and words that wait in one session, unless it is one input.
+pub(super) const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// One waiting input.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Waiting {
     pub(super) intent: IntentId,
+    /// Of the request that brought it.
+    pub(super) digest: Option<Digest>,
     pub(super) work: Work,
     /// Delivered to wait: a running turn does not take it in.
     pub(super) hold: bool,
@@ -46,9 +54,16 @@ impl Queue {
         self.waiting.is_empty()
     }
 
-    /// Returns whether no more may wait.
-    pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= MAX_WAITING
+    /// Returns whether another input may not wait too.
+    pub(super) fn is_full_for(&self, another: &Work) -> bool {
+        let bytes: usize = self.waiting.iter().map(|waiting| waiting.work.weight()).sum();
+        self.waiting.len() >= MAX_WAITING || (!self.is_empty() && bytes + another.weight() > MAX_BYTES)
+    }
+
+    /// Returns where an input waits, counted from 1.
+    pub(super) fn position(&self, intent: &IntentId) -> Option<u32> {
+        let place = self.waiting.iter().position(|waiting| waiting.intent == *intent)?;
+        Some(place as u32 + 1)
     }
 
     /// Appends an input; returns its position, counted from 1.
@@ -97,9 +112,9 @@ impl Queue {
         Event::QueueChanged { revision: self.revision, entries: entries.collect() }
     }
 
-    /// Continues the revisions of an earlier run of the session.
-    pub(super) fn resume(&mut self, revision: u64) {
-        self.revision = revision;
+    /// Goes on with what an earlier run of the session left, and with its revisions.
+    pub(super) fn resume(waiting: Vec<Waiting>, revision: u64) -> Self {
+        Self { waiting: waiting.into(), revision }
     }
 
     fn take_prose(&mut self, accept: impl Fn(&Waiting) -> bool) -> Vec<(IntentId, Prose)> {
@@ -133,7 +148,8 @@ mod tests {
     fn queue(works: &[(&str, Work, bool)]) -> Queue {
         let mut queue = Queue::default();
         for (intent, work, hold) in works {
-            queue.push(Waiting { intent: IntentId::from(*intent), work: work.clone(), hold: *hold });
+            let (intent, work) = (IntentId::from(*intent), work.clone());
+            queue.push(Waiting { intent, digest: None, work, hold: *hold });
         }
         queue
     }
@@ -162,6 +178,35 @@ mod tests {
         let mut queue = queue(&[("a", prose("1"), false), ("b", prose("2"), true), ("c", prose("3"), false)]);
         assert_eq!(intents(&queue.take_steerable()), ["a"]);
         assert_eq!(intents(&queue.take_steerable()), [""; 0]);
+    }
+
+    #[test]
+    fn a_thousand_inputs_may_wait_or_sixteen_mebibytes() {
+        let mut many = Queue::default();
+        for number in 0..MAX_WAITING {
+            assert!(!many.is_full_for(&prose("x")), "{number} wait");
+            many.push(queue(&[("a", prose("x"), false)]).take_all().remove(0));
+        }
+        assert!(many.is_full_for(&prose("x")));
+        let huge = prose(&"x".repeat(MAX_BYTES + 1));
+        assert!(!Queue::default().is_full_for(&huge), "one of any size");
+        let large = queue(&[("a", prose(&"x".repeat(MAX_BYTES - 1)), false)]);
+        assert!(!large.is_full_for(&prose("x")) && large.is_full_for(&prose("xx")));
+        let picture = ContentPart::Image { media_type: "image/png".to_owned(), data: "x".repeat(MAX_BYTES) };
+        let pictures = Work::Prose(Prose { parts: vec![picture], origin: Origin::surface("t") });
+        assert!(queue(&[("a", pictures, false)]).is_full_for(&command("x")));
+    }
+
+    /// Mends 9.1.11.
+    #[test]
+    fn an_earlier_run_leaves_its_lines_and_its_revisions() {
+        let left = queue(&[("a", prose("1"), false), ("b", prose("2"), true)]).take_all();
+        let mut queue = Queue::resume(left, 7);
+        let place = |intent: &str| queue.position(&IntentId::from(intent));
+        assert_eq!((place("a"), place("b"), place("c")), (Some(1), Some(2), None));
+        assert!(
+            matches!(queue.changed(), Event::QueueChanged { revision: 8, entries } if entries.len() == 2)
+        );
     }
 
     #[test]

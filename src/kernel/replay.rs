@@ -5,6 +5,8 @@ use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::SessionState;
 
 use super::compaction::Cut;
+use super::intents::Intents;
+use super::unfinished::Unfinished;
 
 /// The fold of a session's stored frames.
 #[derive(Debug, Clone)]
@@ -14,12 +16,20 @@ pub(super) struct Replay {
     pub(super) cuts: Vec<Cut>,
     /// The newest revision of the queue that was announced.
     pub(super) queue_revision: u64,
+    pub(super) intents: Intents,
+    pub(super) unfinished: Unfinished,
 }
 
 impl Replay {
     /// Returns what a session is before its first frame.
     pub(super) fn new(summary: SessionSummary) -> Self {
-        Self { state: SessionState::new(summary), cuts: Vec::new(), queue_revision: 0 }
+        Self {
+            state: SessionState::new(summary),
+            cuts: Vec::new(),
+            queue_revision: 0,
+            intents: Intents::default(),
+            unfinished: Unfinished::default(),
+        }
     }
 
     /// Folds stored frames from the first one on; nothing when that is no `sessionUpdated` (kernel rule 7.3).
@@ -34,6 +44,8 @@ impl Replay {
     pub(super) fn apply(&mut self, frame: &Frame) {
         self.state.apply(frame);
         self.cuts.extend(Cut::of(&frame.event));
+        self.intents.apply(frame);
+        self.unfinished.apply(frame, &mut self.intents);
         if let Event::QueueChanged { revision, .. } = frame.event {
             self.queue_revision = revision;
         }

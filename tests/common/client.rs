@@ -97,6 +97,11 @@ impl Client {
         id
     }
 
+    /// Returns an intent that this client has not used, for what is asked over and over.
+    pub fn intent(&self) -> String {
+        format!("req_{}_fresh", self.next_id)
+    }
+
     /// Sends a request and returns its result.
     #[track_caller]
     pub fn call(&mut self, method: &str, params: Value) -> Value {

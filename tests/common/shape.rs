@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 
-/// Returns each frame in words; neighbouring deltas of one kind are one, since readers may get them merged.
+/// Returns each frame in words, without what the kernel stores for itself; neighbouring deltas of one kind are one, since
+/// readers may get them merged.
 pub fn shapes(frames: &[Value]) -> Vec<String> {
-    let mut shapes: Vec<String> = frames.iter().map(shape).collect();
+    let shown = frames.iter().filter(|frame| frame["event"]["plugin"] != "_kernel");
+    let mut shapes: Vec<String> = shown.map(shape).collect();
     shapes.dedup_by(|a, b| a == b && a.starts_with("itemDelta"));
     shapes
 }

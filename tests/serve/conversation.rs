@@ -304,7 +304,8 @@ fn a_command_shows_its_view_and_an_unknown_one_is_refused() {
     client.submit(&session, "req_1", "/wordcount text");
     let frames = client.until_ack("req_1");
     assert_eq!(shapes(&frames), ["intentAck req_1 applied [req_1]"]);
-    assert_eq!(frames[0]["event"]["outcome"]["result"]["view"]["rows"], json!([["1", "2", "8", "8"]]));
+    let ack = &frames.last().unwrap()["event"];
+    assert_eq!(ack["outcome"]["result"]["view"]["rows"], json!([["1", "2", "8", "8"]]));
     let action = json!({ "kind": "action", "action": { "name": "wordcount", "args": "text" } });
     client.call("session/submit", json!({ "session": session, "intent": "req_2", "input": action }));
     assert_eq!(shapes(&client.until_ack("req_2")), ["intentAck req_2 applied [req_2]"]);

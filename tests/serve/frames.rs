@@ -33,7 +33,7 @@ const SAYS: [&str; 4] =
 
 /// Asks for a tool and returns the frames up to the question.
 fn asked(client: &mut Client, session: &str, prompt: &str) -> (Vec<Value>, Value) {
-    client.submit(session, "req_1", prompt);
+    client.submit(session, &client.intent(), prompt);
     let frames = client.until("interactionOpened");
     let interaction = frames.last().unwrap()["event"]["interaction"].clone();
     (frames, interaction)
@@ -266,7 +266,7 @@ fn what_cannot_get_better_ends_the_turn_and_its_half_written_item() {
     let mut client = server(&sandbox, &[]);
     let session = titled(&mut client, &sandbox);
     for (kind, code) in [("request", "INVALID_INPUT"), ("auth", "AUTH_REQUIRED")] {
-        let frames = client.turn(&session, "req_1", &format!("half a word\n@fail {kind}"));
+        let frames = client.turn(&session, &format!("req_{kind}"), &format!("half a word\n@fail {kind}"));
         let failed = format!("turnCompleted failed {code}");
         let expected =
             ["itemStarted assistant running", "itemDelta text", "itemCompleted assistant failed", &failed];

@@ -52,7 +52,7 @@ fn prompt(input: &Value) -> String {
 
 /// Submits a call of the tool and waits for its question.
 fn asked(client: &mut Client, session: &str, input: &Value) -> Value {
-    client.submit(session, "req_1", &prompt(input));
+    client.submit(session, &client.intent(), &prompt(input));
     client.until("interactionOpened").last().unwrap()["event"]["interaction"].clone()
 }
 
@@ -119,11 +119,17 @@ fn a_question_takes_the_answers_that_it_names() {
             (more["multi"] != true).then(|| both.clone()),
         ];
         for answer in refused.into_iter().flatten() {
-            client.answer(&session, "req_w", &interaction["id"], &answer);
-            let ack = client.until_ack("req_w");
-            assert_eq!(shapes(&ack), ["intentAck req_w rejected INVALID_INPUT [req_w]"], "{answer}");
+            let intent = client.intent();
+            client.answer(&session, &intent, &interaction["id"], &answer);
+            let ack = client.until_ack(&intent);
+            assert_eq!(
+                shapes(&ack),
+                [format!("intentAck {intent} rejected INVALID_INPUT [{intent}]")],
+                "{answer}"
+            );
         }
-        client.answer(&session, "req_2", &interaction["id"], good);
+        let intent = client.intent();
+        client.answer(&session, &intent, &interaction["id"], good);
         let frames = client.until("turnCompleted");
         assert_eq!(got(&frames), json!({ "answer": good }));
         assert_eq!(items(&frames, "questionAnswer")[0]["body"]["answer"], recorded);
@@ -155,7 +161,7 @@ fn only_a_running_call_of_ones_own_can_ask() {
     // The same plugin, after the call ended; and a call that never was.
     for (call, named) in [("last", first.as_str()), ("nobody", "nobody")] {
         let input = json!({ "question": question(&json!({})), "call": call });
-        let frames = client.turn(&session, "req_3", &prompt(&input));
+        let frames = client.turn(&session, &client.intent(), &prompt(&input));
         assert_eq!(got(&frames), refusal(named));
         assert!(!frames.iter().any(|frame| is(frame, "interactionOpened")));
     }
@@ -167,7 +173,7 @@ fn nothing_but_a_question_may_be_asked() {
     let (mut client, _, session) = asking(&sandbox);
     for kind in ["permission", "confirm", "login"] {
         let asked = json!({ "kind": kind, "tool": "t", "summary": "s", "title": "t", "detail": "d" });
-        let frames = client.turn(&session, "req_1", &prompt(&json!({ "question": asked })));
+        let frames = client.turn(&session, &client.intent(), &prompt(&json!({ "question": asked })));
         let text = format!("a plugin may ask a `question` only, not `{kind}`");
         assert_eq!(got(&frames), json!({ "code": -32603, "message": text }));
         assert!(!frames.iter().any(|frame| is(frame, "interactionOpened")));
@@ -256,7 +262,7 @@ serve({"tools": [TOOL]}, tool_call=ask)
     for interaction in [second, first] {
         let text = format!("to {}", interaction["kind"]["question"].as_str().unwrap());
         let answer = json!({ "kind": "text", "text": text });
-        client.answer(&session, "req_2", &interaction["id"], &answer);
+        client.answer(&session, &client.intent(), &interaction["id"], &answer);
     }
     let frames = client.until("turnCompleted");
     assert_eq!(got(&frames), json!({ "first": "to first", "second": "to second" }));

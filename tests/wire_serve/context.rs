@@ -229,7 +229,7 @@ serve({"contributors": [{"id": "c", "placement": {"kind": "roundStart"}}]}, cont
         (json!(["a", "c"]), vec![]),
     ] {
         std::fs::write(many.join("texts"), texts.to_string()).unwrap();
-        let frames = client.turn(&session, "req_1", "words");
+        let frames = client.turn(&session, &client.intent(), "words");
         let words: Vec<String> = user_words(&frames).into_iter().skip(1).map(|(_, text)| text).collect();
         assert_eq!(words, recorded, "{texts}");
     }

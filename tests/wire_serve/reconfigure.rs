@@ -47,7 +47,8 @@ impl Talk {
     }
 
     fn say(&mut self, name: &str) -> String {
-        let frames = self.client.turn(&self.session, "req_1", &format!("@tool plugin__{name}__t {{}}"));
+        let frames =
+            self.client.turn(&self.session, &self.client.intent(), &format!("@tool plugin__{name}__t {{}}"));
         let said = items(&frames, "toolCall")[0]["body"]["output"]["parts"][0]["text"].clone();
         self.frames.extend(frames);
         said.as_str().unwrap().to_owned()
@@ -66,7 +67,7 @@ impl Talk {
     #[track_caller]
     fn wait_for_notices(&mut self, code: &str, count: usize) -> Vec<String> {
         wait_until(&format!("{count} of {code}"), || {
-            let frames = self.client.turn(&self.session, "req_1", "on");
+            let frames = self.client.turn(&self.session, &self.client.intent(), "on");
             self.frames.extend(frames);
             let told = notices(&self.frames, code);
             if told.len() >= count { Ok(told) } else { Err(format!("{told:?}")) }
@@ -75,7 +76,7 @@ impl Talk {
 
     /// Ends the server and returns the notices of this code that came at all.
     fn finish(mut self, code: &str) -> Vec<String> {
-        self.frames.extend(self.client.turn(&self.session, "req_1", "on"));
+        self.frames.extend(self.client.turn(&self.session, &self.client.intent(), "on"));
         assert_eq!(self.client.finish(), Some(0));
         notices(&self.frames, code)
     }

@@ -28,7 +28,7 @@ fn said(frames: &[Value]) -> String {
 }
 
 fn call(client: &mut Client, session: &str, name: &str) -> String {
-    said(&client.turn(session, "req_1", &format!("@tool plugin__{name}__t {{}}")))
+    said(&client.turn(session, &client.intent(), &format!("@tool plugin__{name}__t {{}}")))
 }
 
 /// Calls the tool of a plugin until it says this.
@@ -53,7 +53,7 @@ fn a_changed_program_takes_over_and_a_broken_one_does_not() {
         let well = std::fs::read_to_string(plugin.join(file)).unwrap();
         edit(&plugin, file, |_| broken.to_owned());
         let told = wait_until("the notice", || {
-            let told = notices(&client.turn(&session, "req_1", "on"), "PLUGIN_SWAP_FAILED");
+            let told = notices(&client.turn(&session, &client.intent(), "on"), "PLUGIN_SWAP_FAILED");
             told.first().cloned().ok_or_else(|| "nothing".to_owned())
         });
         assert!(told.contains("serves on: "), "{told}");
@@ -106,7 +106,7 @@ fn a_plugin_comes_and_goes_with_its_folder() {
         wait_for_word(&mut client, &session, "p", "here");
         std::fs::remove_dir_all(place.join("p")).unwrap();
         wait_until("it is gone", || {
-            let frames = client.turn(&session, "req_1", "@tool plugin__p__t {}");
+            let frames = client.turn(&session, &client.intent(), "@tool plugin__p__t {}");
             let said = said(&frames);
             if said == "tool not found: plugin__p__t" { Ok(()) } else { Err(said) }
         });

@@ -53,7 +53,7 @@ fn killed_and_called(serve: &str) -> Vec<String> {
         ("mortal", json!({ "n": 2 })),
     ];
     let lines = calls.map(|(name, input)| format!("@tool plugin__{name}__t {input}"));
-    texts(&client.turn(&session, "req_1", &lines.join("\n")))
+    texts(&client.turn(&session, &client.intent(), &lines.join("\n")))
 }
 
 #[test]

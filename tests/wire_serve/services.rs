@@ -40,7 +40,7 @@ fn needy(sandbox: &Sandbox, name: &str, requires: &[&str]) -> PathBuf {
 
 /// Calls a service with a tool of this name; returns what came back.
 fn called(client: &mut Client, session: &str, tool: &str, input: &Value) -> Value {
-    let frames = client.turn(session, "req_1", &format!("@tool {tool} {input}"));
+    let frames = client.turn(session, &client.intent(), &format!("@tool {tool} {input}"));
     serde_json::from_str(output(&frames)["parts"][0]["text"].as_str().unwrap()).unwrap()
 }
 

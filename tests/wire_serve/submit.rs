@@ -95,9 +95,9 @@ fn a_refusal_rejects_the_intent_with_its_reason_and_opens_no_turn() {
     let mut client = echo_server(&sandbox, &[&judge], &[]);
     let session = titled(&mut client, &sandbox);
     for word in ["deny", "block"] {
-        client.submit(&session, "req_1", word);
-        let frames = client.until_ack("req_1");
-        assert_eq!(shapes(&frames), ["intentAck req_1 rejected PERMISSION_DENIED [req_1]"]);
+        client.submit(&session, word, word);
+        let frames = client.until_ack(word);
+        assert_eq!(shapes(&frames), [format!("intentAck {word} rejected PERMISSION_DENIED [{word}]")]);
         let error = &frames[0]["event"]["outcome"]["error"];
         assert_eq!(error["message"], "Denied by hook judge:judge: not today");
     }

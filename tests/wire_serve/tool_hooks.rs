@@ -76,7 +76,7 @@ fn a_refused_call_fails_without_a_question_or_a_receipt() {
     let sandbox = Sandbox::new();
     let (mut client, tools, _, session) = guarded(&sandbox, &[]);
     for kind in ["deny", "block"] {
-        let frames = client.turn(&session, "req_1", &call(&json!({ "do": kind })));
+        let frames = client.turn(&session, &client.intent(), &call(&json!({ "do": kind })));
         let expected = ["itemStarted toolCall pending", "turnUsage", "itemCompleted toolCall failed"];
         assert_eq!(shapes(&frames)[3..6], expected);
         assert_eq!(text(output(&frames)), "Denied by hook guard:guard: because");
@@ -114,7 +114,7 @@ fn nothing_that_a_hook_says_allows_what_the_policy_denies() {
     let (mut client, tools, guard, session) = guarded(&sandbox, &["--permission-mode", "dontAsk"]);
     let denial = "Permission denied (no rule allows it, and in dontAsk mode nobody is asked)";
     for word in ["continue", "redirect", "ask", "allow"] {
-        let frames = client.turn(&session, "req_1", &call(&json!({ "do": word })));
+        let frames = client.turn(&session, &client.intent(), &call(&json!({ "do": word })));
         assert_eq!(text(output(&frames)), denial, "{word}");
         assert!(!frames.iter().any(|frame| is(frame, "interactionOpened")), "{word}");
     }
@@ -152,7 +152,7 @@ fn a_hook_without_a_decision_lets_pass_or_refuses_as_the_settings_say() {
         let so =
             if denies { "it is refused, as its setting `onHookTimeout` says" } else { "it goes on without" };
         for (word, failure) in [("late", late), ("fail", "out of order (code -32000)")] {
-            let frames = client.turn(&session, "req_1", &call(&json!({ "do": word })));
+            let frames = client.turn(&session, &client.intent(), &call(&json!({ "do": word })));
             let expected = if denies {
                 format!("Denied by hook guard:guard: the hook `guard:guard` did not decide: {failure}")
             } else {

@@ -21,12 +21,14 @@ use tokio_util::sync::CancellationToken;
 use super::commands::CommandDone;
 use super::intake::{Intake, IntakeDone};
 use super::questions::OpenQuestion;
+use super::repeats::Repeated;
 use super::starting::{self, Start, Starting};
 use super::{Begin, Write};
 use crate::kernel::KernelParts;
 use crate::kernel::compaction::Cut;
 use crate::kernel::gate::Policy;
 use crate::kernel::hooks;
+use crate::kernel::intents::Intents;
 use crate::kernel::outbox::Outbox;
 use crate::kernel::queue::Queue;
 use crate::kernel::response::new_item;
@@ -36,7 +38,7 @@ use crate::telemetry;
 
 /// How long a closing session waits for its turn to wind down.
 const CLOSE_GRACE: Duration = Duration::from_secs(5);
-/// Commands that may be done and not yet looked at.
+/// Work beside the actor that may be done and not yet looked at.
 const MAX_DONE: usize = 64;
 /// What the model reads where a person interrupted.
 const INTERRUPTED: &str = "[Request interrupted by user]";
@@ -55,21 +57,21 @@ pub(super) struct Actor {
     pub(super) busy_command: Option<IntentId>,
     /// Every running command.
     pub(super) commands: Vec<(IntentId, CancellationToken)>,
-    pub(super) done: mpsc::Sender<CommandDone>,
+    /// What was asked before, and is not done again.
+    pub(super) intents: Intents,
+    pub(super) done: mpsc::Sender<Done>,
     pub(super) questions: BTreeMap<InteractionId, OpenQuestion>,
     pub(super) intake: Intake,
     /// Absent once no plugin is starting.
     pub(super) starting: Option<Starting>,
-    pub(super) taken: mpsc::Sender<IntakeDone>,
     /// What the model no longer sees.
     pub(super) cuts: Vec<Cut>,
     /// The last item that the newest count of the context covers.
     pub(super) counted: Option<ItemId>,
     /// Compactions thrown away in a row.
     pub(super) useless_compactions: u32,
-    taken_queue: mpsc::Receiver<IntakeDone>,
     pub(super) closing: Option<Closing>,
-    done_queue: mpsc::Receiver<CommandDone>,
+    done_queue: mpsc::Receiver<Done>,
     next_seq: Seq,
     /// Frames of the message being handled; they leave together.
     batch: Vec<Arc<Frame>>,
@@ -98,13 +100,20 @@ impl Closing {
     }
 }
 
+/// Work beside the actor that ended.
+pub(super) enum Done {
+    Command(CommandDone),
+    Intake(IntakeDone),
+    /// What a request came to that was asked again.
+    Repeated(Repeated),
+}
+
 /// What an actor can be woken by.
 #[expect(clippy::large_enum_variant, reason = "it lives on the stack for one step of the loop")]
 enum Wake {
     Write(Option<Write>),
     Turn(Option<TurnMessage>),
-    Command(CommandDone),
-    Intake(IntakeDone),
+    Done(Done),
     Start(Start),
     /// The disk took what was there, or failed.
     Drained,
@@ -115,9 +124,7 @@ impl Actor {
     /// Returns the actor after it published the head of this run.
     pub(super) fn new(parts: Arc<KernelParts>, begin: Begin, outbox: Outbox) -> Self {
         let (done, done_queue) = mpsc::channel(MAX_DONE);
-        let (taken, taken_queue) = mpsc::channel(MAX_DONE);
-        let mut queue = Queue::default();
-        queue.resume(begin.replay.queue_revision);
+        let queue = Queue::resume(begin.replay.unfinished.queued.clone(), begin.replay.queue_revision);
         let policy = Policy::new(parts.settings.mode, parts.settings.allowed.clone());
         let starting = Starting::of(&*parts.offers);
         let mut actor = Self {
@@ -129,15 +136,14 @@ impl Actor {
             turn: None,
             busy_command: None,
             commands: Vec::new(),
+            intents: begin.replay.intents.clone(),
             done,
             questions: BTreeMap::new(),
             intake: Intake::default(),
             starting,
-            taken,
             cuts: begin.replay.cuts.clone(),
             counted: None,
             useless_compactions: 0,
-            taken_queue,
             closing: None,
             done_queue,
             next_seq: begin.first,
@@ -145,6 +151,8 @@ impl Actor {
         };
         // The head is on its way before anybody can subscribe, so that every snapshot covers it.
         actor.begin(&begin);
+        // What waited when the last run ended goes on.
+        actor.drain_queue();
         actor.commit();
         actor
     }
@@ -171,8 +179,9 @@ impl Actor {
                 Wake::Write(None) => self.close(CloseReason::Shutdown),
                 Wake::Turn(Some(message)) => self.turn_message(message),
                 Wake::Turn(None) => self.turn_ended().await,
-                Wake::Command(done) => self.command_done(done),
-                Wake::Intake(done) => self.taken_in(done),
+                Wake::Done(Done::Command(done)) => self.command_done(done),
+                Wake::Done(Done::Intake(done)) => self.taken_in(done),
+                Wake::Done(Done::Repeated(repeated)) => self.repeated(repeated),
                 Wake::Start(start) => self.start_went_on(start),
                 Wake::Drained => {}
                 Wake::GraceOver => {
@@ -192,8 +201,7 @@ impl Actor {
         tokio::select! {
             biased;
             write = writes.recv(), if client_room && reachable => Wake::Write(write),
-            Some(done) = self.done_queue.recv() => Wake::Command(done),
-            Some(done) = self.taken_queue.recv() => Wake::Intake(done),
+            Some(done) = self.done_queue.recv() => Wake::Done(done),
             start = starting::next(&mut self.starting) => Wake::Start(start),
             message = next_message(&mut self.turn), if turn_room => Wake::Turn(message),
             () = self.outbox.drained() => Wake::Drained,
@@ -217,12 +225,14 @@ impl Actor {
         };
         self.next_seq = self.next_seq.next();
         self.state.apply(&frame);
+        self.intents.apply(&frame);
         self.batch.push(Arc::new(frame));
     }
 
     /// Publishes what became of a client's write.
     pub(super) fn acknowledge(&mut self, intent: &IntentId, outcome: IntentOutcome) {
-        self.emit_caused(Some(intent), Event::IntentAck { intent: intent.clone(), outcome });
+        let digest = self.intents.request(intent).map(|digest| digest.to_string());
+        self.emit_caused(Some(intent), Event::IntentAck { intent: intent.clone(), outcome, digest });
     }
 
     /// Begins to close: the turn is cancelled, the rest follows when it wound down.

@@ -10,11 +10,12 @@ use bingo_plugin_sdk::session::Driver;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::actor::Actor;
+use super::actor::{Actor, Done};
 use crate::kernel::builtin;
 use crate::kernel::input::{CommandLine, Prose, Work};
 use crate::kernel::response::new_item;
 use crate::kernel::turn::Purpose;
+use crate::kernel::unfinished::{self, Running};
 use crate::ports::Command;
 
 /// A command that ended.
@@ -40,6 +41,9 @@ impl Actor {
                 self.acknowledge(&intent, IntentOutcome::Applied { result });
             }
             Err(error) => self.reject(&intent, error),
+        }
+        if self.commands.is_empty() {
+            self.forget_stored(unfinished::RUNNING);
         }
         self.publish_config();
         self.drain_queue();
@@ -69,15 +73,24 @@ impl Actor {
             self.busy_command = Some(intent.clone());
         }
         self.commands.push((intent.clone(), cancel));
-        let running = tokio::spawn(command.run(context, line.args.clone()));
-        let done = self.done.clone();
+        // Stored before it runs, so that it runs at most once.
+        let digest = self.intents.request(&intent);
+        self.emit(unfinished::running(&Running { intent: intent.clone(), digest }));
+        self.commit();
+        let (outbox, args, done) = (self.outbox.clone(), line.args.clone(), self.done.clone());
+        let running = tokio::spawn(async move {
+            let unstored =
+                || KernelError::new(ErrorCode::Storage, "the command could not be noted, so it did not run");
+            outbox.flush().await.ok_or_else(unstored)?;
+            command.run(context, args).await
+        });
         tokio::spawn(async move {
             let outcome = running.await.unwrap_or_else(|error| {
                 tracing::error!(command = line.name, %error, "a command panicked");
                 Err(KernelError::new(ErrorCode::Internal, "the command ended in an error of the host"))
             });
             // A session that closed meanwhile has rejected the command.
-            drop(done.send(CommandDone { intent, line, outcome }).await);
+            drop(done.send(Done::Command(CommandDone { intent, line, outcome })).await);
         });
     }
 

@@ -11,9 +11,10 @@ use bingo_plugin_sdk::rpc::Delivery;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::actor::Actor;
+use super::actor::{Actor, Done};
 use crate::kernel::hooks::{self, SubmitVerdict};
 use crate::kernel::input::{self, Work};
+use crate::kernel::intents::Digest;
 use crate::kernel::queue::MAX_WAITING;
 use crate::kernel::{Kernel, KernelParts};
 use crate::ports::CallContext;
@@ -59,8 +60,9 @@ impl Actor {
             return self.accept(intent, work, Actor::submit);
         }
         if self.intake.waiting.len() >= MAX_WAITING {
-            let message =
-                format!("{MAX_WAITING} inputs wait for this session's plugins already; send it again later");
+            let message = format!(
+                "{MAX_WAITING} inputs wait for this session's plugins already; send it later, under a new intent"
+            );
             return self.reject(&intent, KernelError::new(ErrorCode::NotReady, message));
         }
         self.intake.waiting.push_back((intent, input));
@@ -102,12 +104,13 @@ impl Actor {
         let (intent, input) = (intent.clone(), input.clone());
         let cancel = CancellationToken::new();
         let (context, site) = (self.context(None, cancel.clone()), self.site());
-        let (parts, done) = (std::sync::Arc::clone(&self.parts), self.taken.clone());
+        let (parts, done) = (std::sync::Arc::clone(&self.parts), self.done.clone());
         self.intake.asking = Some(cancel.clone());
         tokio::spawn(async move {
-            if let Some(outcome) = cancel.run_until_cancelled(pass(parts, &context, &site, input)).await {
+            let passing = pass(parts, &context, &site, &intent, input);
+            if let Some(outcome) = cancel.run_until_cancelled(passing).await {
                 // A session that ended meanwhile has rejected the input.
-                drop(done.send(IntakeDone { intent, outcome }).await);
+                drop(done.send(Done::Intake(IntakeDone { intent, outcome })).await);
             }
         });
     }
@@ -118,6 +121,7 @@ async fn pass(
     parts: std::sync::Arc<KernelParts>,
     context: &CallContext,
     site: &HookSite,
+    intent: &IntentId,
     input: Input,
 ) -> Result<Taken, KernelError> {
     match hooks::submit(context, site, input).await {
@@ -125,8 +129,14 @@ async fn pass(
         SubmitVerdict::Denied(words) => Err(KernelError::new(ErrorCode::PermissionDenied, words)),
         SubmitVerdict::Redirect(session, input) => {
             let kernel = Kernel { parts };
-            kernel.deliver(&session, IntentId::mint(), input, Delivery::Wake).await?;
+            kernel.deliver(&session, redirected(&site.session, intent), input, Delivery::Wake).await?;
             Ok(Taken::Redirected(session))
         }
     }
+}
+
+/// Returns the intent under which a redirected input is delivered: the same one each time, so that an input that is
+/// submitted again after a crash arrives once.
+fn redirected(from: &SessionId, intent: &IntentId) -> IntentId {
+    IntentId::from(format!("req_{}", Digest::of("redirect", &(from, intent))))
 }

@@ -1,13 +1,14 @@
 //! A session: one actor that owns its state, driven through a cloneable handle.
 //!
-//! `actor` has the loop and the turn's side, `writes`, `commands` and `questions` what clients ask for, `intake` the way
-//! through the submit hooks, `starting` the time in which plugins start, `segment` how a run of a session begins and ends,
+//! `actor` has the loop and the turn's side, `writes`, `commands` and `questions` what clients ask for, `repeats` what they
+//! ask for again, `intake` the way through the submit hooks, `starting` the time in which plugins start, `segment` how a run of a session begins and ends,
 //! `window` what the model sees of it. Clients read from the outbox's published state and never wait for the actor.
 
 mod actor;
 mod commands;
 mod intake;
 mod questions;
+mod repeats;
 mod segment;
 mod starting;
 mod window;
@@ -26,6 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::KernelParts;
 use super::input::Work;
+use super::intents::Digest;
 use super::outbox::{Outbox, Store, Subscription};
 use crate::ports::Notice;
 pub(super) use segment::Begin;
@@ -36,21 +38,12 @@ const MAX_WRITES: usize = 256;
 /// What a session is asked to do.
 #[derive(Debug)]
 pub(super) enum Write {
-    Submit {
+    /// Done once for each intent, and acknowledged.
+    Asked {
         intent: IntentId,
-        input: Box<Input>,
-        work: Result<Work, KernelError>,
+        digest: Digest,
+        ask: Ask,
     },
-    Deliver {
-        intent: IntentId,
-        work: Result<Work, KernelError>,
-        delivery: Delivery,
-    },
-    Interrupt {
-        intent: IntentId,
-        scope: InterruptScope,
-    },
-    Answer(Box<AnswerWrite>),
     /// `stored` hears when it is on the disk.
     Extend {
         plugin: String,
@@ -67,10 +60,18 @@ pub(super) enum Write {
     Close(CloseReason),
 }
 
+/// What is asked under an intent.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Submit { input: Box<Input>, work: Result<Work, KernelError> },
+    Deliver { work: Result<Work, KernelError>, delivery: Delivery },
+    Interrupt { scope: InterruptScope },
+    Answer(Box<AnswerWrite>),
+}
+
 /// A client's answer to an interaction.
 #[derive(Debug)]
 pub(super) struct AnswerWrite {
-    pub(super) intent: IntentId,
     pub(super) interaction: InteractionId,
     pub(super) answer: Answer,
     pub(super) activation: Activation,
@@ -94,6 +95,14 @@ impl SessionHandle {
     /// `SESSION_CLOSED` when the session ended, with the reason when it could not be stored.
     pub(super) async fn write(&self, write: Write) -> Result<(), KernelError> {
         self.writes.send(write).await.map_err(|_| self.closed())
+    }
+
+    /// Hands over what is asked under an intent; what became of it is told by an `intentAck` frame.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub(super) async fn ask(&self, intent: IntentId, digest: Digest, ask: Ask) -> Result<(), KernelError> {
+        self.write(Write::Asked { intent, digest, ask }).await
     }
 
     /// Hands over a plugin's durable state and waits until it is stored.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bingo_plugin_sdk::event::{CancelReason, ErrorCode, Event, IntentOutcome, KernelError};
-use bingo_plugin_sdk::ids::{InteractionId, ItemId};
+use bingo_plugin_sdk::ids::{IntentId, InteractionId, ItemId};
 use bingo_plugin_sdk::interaction::{Answer, AnswerSpec, Interaction, InteractionKind, ResolvedBy};
 use bingo_plugin_sdk::item::{DecisionKind, Item, ItemBody, ItemStatus};
 use bingo_plugin_sdk::rpc::Activation;
@@ -90,7 +90,7 @@ impl Actor {
     }
 
     /// Takes a client's answer; the first valid one counts.
-    pub(super) fn answer(&mut self, write: AnswerWrite) {
+    pub(super) fn answer(&mut self, intent: IntentId, write: AnswerWrite) {
         let open = match self.questions.get(&write.interaction) {
             Some(open) => check(open, &write),
             None => {
@@ -99,10 +99,10 @@ impl Actor {
             }
         };
         if let Err(error) = open {
-            return self.reject(&write.intent, error);
+            return self.reject(&intent, error);
         }
         let Some(open) = self.questions.remove(&write.interaction) else { return };
-        let AnswerWrite { intent, interaction: id, answer, client, .. } = write;
+        let AnswerWrite { interaction: id, answer, client, .. } = write;
         let by = ResolvedBy::Client { name: client.name, surface: client.surface };
         self.emit_caused(Some(&intent), Event::InteractionResolved { id, answer: answer.clone(), by });
         self.acknowledge(&intent, IntentOutcome::Applied { result: Value::Null });

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use bingo_plugin_sdk::calls::Phase;
 use bingo_plugin_sdk::event::{
-    CancelReason, CloseReason, ConfigView, ErrorCode, Event, IntentOutcome, KernelError, TurnStatus,
+    CancelReason, CloseReason, ConfigView, ErrorCode, Event, IntentOutcome, KernelError, TurnOrigin,
+    TurnStatus, Usage,
 };
-use bingo_plugin_sdk::ids::{IntentId, Seq};
+use bingo_plugin_sdk::ids::{IntentId, Seq, TurnId};
 use bingo_plugin_sdk::item::{Item, ItemStatus};
 use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::SessionState;
@@ -16,6 +17,7 @@ use serde_json::json;
 use super::actor::Actor;
 use crate::kernel::gate::POLICY_ID;
 use crate::kernel::replay::Replay;
+use crate::kernel::unfinished::{self, Done, Unfinished};
 use crate::ports::Notice;
 use crate::telemetry;
 
@@ -57,7 +59,7 @@ impl Actor {
         }
         self.publish_config();
         if begin.resumed {
-            self.close_lost_work(&begin.replay.state);
+            self.close_lost_work(&begin.replay.state, &begin.replay.unfinished);
         }
         if self.starting.is_none() {
             self.observe_session(Phase::Start);
@@ -76,32 +78,74 @@ impl Actor {
     }
 
     fn restate_extensions(&mut self) {
-        for (plugin, kinds) in self.state.extensions.clone() {
+        let mut extensions = self.state.extensions.clone();
+        // Each of these stands for something that happened once.
+        extensions.remove(unfinished::NAMESPACE);
+        for (plugin, kinds) in extensions {
             for (kind, payload) in kinds {
                 self.emit(Event::Extension { plugin: plugin.clone(), kind, payload });
             }
         }
     }
 
-    /// Ends what the last run left open: questions, a turn with its items, waiting lines.
-    fn close_lost_work(&mut self, stored: &SessionState) {
+    /// Ends what the last run left open: questions, a turn with its items, commands. Lines go on waiting.
+    fn close_lost_work(&mut self, stored: &SessionState, left: &Unfinished) {
         for interaction in &stored.interactions {
             let (id, reason) = (interaction.id.clone(), CancelReason::SessionClosed);
             self.emit(Event::InteractionCancelled { id, reason });
         }
         self.end_open_items(ItemStatus::Failed);
+        let started = stored.turn.as_ref().map(|turn| &turn.id);
+        self.acknowledge_stored(started, left);
         if let Some(turn) = &stored.turn {
-            let error = KernelError::new(ErrorCode::TurnLost, "the host ended while this turn ran");
-            let (turn, usage, status) = (turn.id.clone(), turn.usage, TurnStatus::Failed { error });
-            self.emit(Event::TurnCompleted { turn, status, usage });
+            self.lose_turn(&turn.id, turn.usage);
         }
-        if !stored.queue.is_empty() {
-            for entry in &stored.queue {
-                self.reject(&entry.intent, closed_error("the host ended while this line waited"));
+        for command in &left.running {
+            let error = KernelError::new(ErrorCode::TurnLost, "the host ended while this command ran");
+            self.reject(&command.intent, error);
+        }
+        self.forget_stored(unfinished::RUNNING);
+        if !stored.queue.is_empty() || !self.queue.is_empty() {
+            self.announce_queue();
+        }
+    }
+
+    /// Makes up for acknowledgements that a torn write lost: what it stored was done.
+    fn acknowledge_stored(&mut self, started: Option<&TurnId>, left: &Unfinished) {
+        let mut unstarted: Vec<TurnId> = Vec::new();
+        for left in &left.unanswered {
+            if let Done::Recorded { turn: Some(turn), .. } = &left.done
+                && started != Some(turn)
+                && !unstarted.contains(turn)
+            {
+                unstarted.push(turn.clone());
             }
-            let changed = self.queue.changed();
-            self.emit(changed);
         }
+        for turn in &unstarted {
+            let recorded = left.unanswered.iter().filter_map(|left| match &left.done {
+                Done::Recorded { item, turn: Some(of) } if of == turn => Some(item.clone()),
+                _ => None,
+            });
+            let (inputs, origin) = (recorded.collect(), TurnOrigin::Submit);
+            self.emit(Event::TurnStarted { turn: turn.clone(), inputs, origin });
+        }
+        for left in &left.unanswered {
+            let outcome = match &left.done {
+                Done::Recorded { turn: Some(turn), .. } => IntentOutcome::TurnStarted { turn: turn.clone() },
+                Done::Recorded { item, turn: None } => {
+                    IntentOutcome::Applied { result: json!({ "item": item }) }
+                }
+                Done::Resolved => IntentOutcome::Applied { result: json!(null) },
+            };
+            self.acknowledge(&left.intent, outcome);
+        }
+        unstarted.iter().for_each(|turn| self.lose_turn(turn, Usage::default()));
+    }
+
+    fn lose_turn(&mut self, turn: &TurnId, usage: Usage) {
+        let error = KernelError::new(ErrorCode::TurnLost, "the host ended while this turn ran");
+        let (turn, status) = (turn.clone(), TurnStatus::Failed { error });
+        self.emit(Event::TurnCompleted { turn, status, usage });
     }
 
     /// Ends every unfinished item.
@@ -116,24 +160,24 @@ impl Actor {
         }
     }
 
-    /// Publishes the tail of this run: nothing waits any more, and the session is closed.
+    /// Publishes the tail of this run. Lines that wait are done when the session is opened again, unless it goes for good.
     pub(super) fn finish(&mut self, reason: CloseReason) {
         self.cancel_interactions(CancelReason::SessionClosed);
         self.observe_session(Phase::End);
         for intent in self.intake.cancel() {
             self.reject(&intent, closed_error("the session closed before this line was taken in"));
         }
-        let waiting = self.queue.take_all();
-        for line in &waiting {
-            self.reject(&line.intent, closed_error("the session closed while this line waited"));
+        let gone = if reason == CloseReason::Deleted { self.queue.take_all() } else { Vec::new() };
+        for line in &gone {
+            self.reject(&line.intent, closed_error("the session was deleted while this line waited"));
         }
         for (intent, cancel) in std::mem::take(&mut self.commands) {
             cancel.cancel();
             self.reject(&intent, closed_error("the session closed while this command ran"));
         }
-        if !waiting.is_empty() {
-            let changed = self.queue.changed();
-            self.emit(changed);
+        self.forget_stored(unfinished::RUNNING);
+        if !gone.is_empty() {
+            self.announce_queue();
         }
         self.emit(Event::SessionClosed { reason });
     }

@@ -14,12 +14,13 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::Write;
 use super::actor::{Actor, RunningTurn};
+use super::{Ask, Write};
 use crate::kernel::input::{Prose, Work, title};
-use crate::kernel::queue::{MAX_WAITING, Unit, Waiting};
+use crate::kernel::queue::{MAX_BYTES, MAX_WAITING, Unit, Waiting};
 use crate::kernel::response::new_item;
 use crate::kernel::turn::{Purpose, Stop, Turn, TurnMessage};
+use crate::kernel::unfinished;
 use crate::ports::{CallContext, Notice};
 
 /// Messages of a turn that may wait for the actor.
@@ -29,12 +30,8 @@ impl Actor {
     /// Does what a client asked for.
     pub(super) fn write(&mut self, write: Write) {
         match write {
-            Write::Submit { intent, input, work } => self.take_in(intent, *input, work),
-            Write::Deliver { intent, work, delivery } => {
-                self.accept(intent, work, |actor, intent, work| actor.deliver(intent, work, delivery));
-            }
-            Write::Interrupt { intent, scope } => self.interrupt(&intent, &scope),
-            Write::Answer(answer) => self.answer(*answer),
+            Write::Asked { intent, digest, ask } if self.is_first(&intent, digest) => self.asked(intent, ask),
+            Write::Asked { .. } => {}
             Write::Extend { plugin, kind, payload, stored } => {
                 self.emit(Event::Extension { plugin, kind, payload });
                 self.commit();
@@ -46,6 +43,17 @@ impl Actor {
         }
     }
 
+    fn asked(&mut self, intent: IntentId, ask: Ask) {
+        match ask {
+            Ask::Submit { input, work } => self.take_in(intent, *input, work),
+            Ask::Deliver { work, delivery } => {
+                self.accept(intent, work, |actor, intent, work| actor.deliver(intent, work, delivery));
+            }
+            Ask::Interrupt { scope } => self.interrupt(&intent, &scope),
+            Ask::Answer(answer) => self.answer(intent, *answer),
+        }
+    }
+
     /// Does what waits, once nothing runs.
     pub(super) fn drain_queue(&mut self) {
         while !self.is_busy() && self.starting.is_none() && !self.queue.is_empty() {
@@ -54,8 +62,24 @@ impl Actor {
                 Some(Unit::Command(intent, line)) => self.run_command(intent, line),
                 None => return,
             }
-            let changed = self.queue.changed();
-            self.emit(changed);
+            self.announce_queue();
+        }
+    }
+
+    /// Publishes what waits now.
+    pub(super) fn announce_queue(&mut self) {
+        if self.queue.is_empty() {
+            self.forget_stored(unfinished::QUEUED);
+        }
+        let changed = self.queue.changed();
+        self.emit(changed);
+    }
+
+    /// Says that nothing of a kind of stored work is left, so that clients do not hold the last of it.
+    pub(super) fn forget_stored(&mut self, kind: &str) {
+        let stored = self.state.extensions.get(unfinished::NAMESPACE).and_then(|kinds| kinds.get(kind));
+        if stored.is_some_and(|payload| !payload.is_null()) {
+            self.emit(unfinished::none(kind));
         }
     }
 
@@ -66,8 +90,7 @@ impl Actor {
         if lines.is_empty() {
             return;
         }
-        let changed = self.queue.changed();
-        self.emit(changed);
+        self.announce_queue();
         for (intent, prose) in lines {
             self.record(&intent, Some(&turn), prose);
             self.acknowledge(&intent, IntentOutcome::TurnStarted { turn: turn.clone() });
@@ -121,13 +144,18 @@ impl Actor {
     }
 
     pub(super) fn enqueue(&mut self, intent: IntentId, work: Work, hold: bool) {
-        if self.queue.is_full() {
-            let message = format!("{MAX_WAITING} inputs wait in this session already; send it again later");
+        if self.queue.is_full_for(&work) {
+            let message = format!(
+                "no more may wait in this session ({MAX_WAITING} inputs, {} MiB); send it later, under a new intent",
+                MAX_BYTES / 1024 / 1024
+            );
             return self.reject(&intent, KernelError::new(ErrorCode::NotReady, message));
         }
-        let position = self.queue.push(Waiting { intent: intent.clone(), work, hold });
-        let changed = self.queue.changed();
-        self.emit(changed);
+        let digest = self.intents.request(&intent);
+        let waiting = Waiting { intent: intent.clone(), digest, work, hold };
+        self.emit(unfinished::queued(&waiting));
+        let position = self.queue.push(waiting);
+        self.announce_queue();
         self.acknowledge(&intent, IntentOutcome::Queued { position });
     }
 
@@ -141,8 +169,7 @@ impl Actor {
     fn open_turn_with(&mut self, intent: IntentId, prose: Prose, origin: TurnOrigin) {
         let mut lines = self.queue.take_leading_prose();
         if !lines.is_empty() {
-            let changed = self.queue.changed();
-            self.emit(changed);
+            self.announce_queue();
         }
         lines.push((intent, prose));
         self.open_turn(lines, origin);

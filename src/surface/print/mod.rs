@@ -174,7 +174,7 @@ impl<'a> Run<'a> {
             Event::InteractionCancelled { id, .. } | Event::InteractionResolved { id, .. } => {
                 self.questions.close(id);
             }
-            Event::IntentAck { intent, outcome } if *intent == self.intent => {
+            Event::IntentAck { intent, outcome, .. } if *intent == self.intent => {
                 return Ok(self.acknowledged(outcome));
             }
             Event::TurnCompleted { turn, status, .. } if self.turn.as_ref() == Some(turn) => {

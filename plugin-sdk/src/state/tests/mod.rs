@@ -299,7 +299,7 @@ fn acks_catalogs_and_notices_only_count() {
     let intent = IntentId::from("r");
     let result = Value::Null;
     let story = Story::new()
-        .then(Event::IntentAck { intent, outcome: IntentOutcome::Applied { result } })
+        .then(Event::IntentAck { intent, outcome: IntentOutcome::Applied { result }, digest: None })
         .then(Event::CatalogChanged { kind: "tools".into() })
         .then(Event::Notice { level: Level::Warn, code: "X".into(), text: "x".into() });
     assert_eq!(story.0, SessionState { seq: Seq(3), ..SessionState::new(summary("start")) });

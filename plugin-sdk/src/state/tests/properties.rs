@@ -161,6 +161,7 @@ fn other_event() -> impl Strategy<Value = Event> {
         payload().prop_map(|result| Event::IntentAck {
             intent: IntentId::from("r"),
             outcome: IntentOutcome::Applied { result },
+            digest: None,
         }),
         text().prop_map(|text| Event::Notice { level: Level::Info, code: "X".into(), text }),
         Just(Event::CatalogChanged { kind: "tools".into() }),

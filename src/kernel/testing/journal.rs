@@ -1,0 +1,153 @@
+//! A journal in memory that knows what is synced.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bingo_plugin_sdk::event::Frame;
+use bingo_plugin_sdk::ids::{Seq, SessionId};
+
+use crate::kernel::replay::Replay;
+use crate::ports::{BoxFuture, Claim, Epoch, Journal, JournalError, StoredSessions};
+
+/// The disk of one host; clones are the same disk.
+#[derive(Clone, Default)]
+pub(in crate::kernel) struct MemoryJournal {
+    disk: Arc<Mutex<Disk>>,
+}
+
+#[derive(Default)]
+struct Disk {
+    sessions: BTreeMap<SessionId, File>,
+    /// Nothing can be done any more: the host is dead.
+    dead: bool,
+}
+
+#[derive(Clone, Default)]
+struct File {
+    frames: Vec<Frame>,
+    synced: usize,
+    epoch: u64,
+}
+
+impl MemoryJournal {
+    /// Ends all access for the host that uses it; returns a disk with what was synced.
+    pub(in crate::kernel) fn cut_power(&self) -> Self {
+        let mut disk = self.lock();
+        disk.dead = true;
+        let mut sessions = std::mem::take(&mut disk.sessions);
+        for file in sessions.values_mut() {
+            file.frames.truncate(file.synced);
+        }
+        Self { disk: Arc::new(Mutex::new(Disk { sessions, dead: false })) }
+    }
+
+    /// Returns what stands in a session's journal.
+    pub(in crate::kernel) fn frames(&self, session: &SessionId) -> Vec<Frame> {
+        self.lock().sessions.get(session).map(|file| file.frames.clone()).unwrap_or_default()
+    }
+
+    /// Takes the end of a session's journal away, from the first frame on for which `torn` holds, synced or not.
+    pub(in crate::kernel) fn tear(&self, session: &SessionId, torn: impl FnMut(&Frame) -> bool) {
+        if let Some(file) = self.lock().sessions.get_mut(session) {
+            let end = file.frames.iter().position(torn).unwrap_or(file.frames.len());
+            file.frames.truncate(end);
+            file.synced = file.synced.min(end);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Disk> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now<T: Send + 'static>(&self, act: impl FnOnce(&mut Disk) -> T) -> BoxFuture<'static, T> {
+        let done = act(&mut self.lock());
+        Box::pin(std::future::ready(done))
+    }
+}
+
+impl Disk {
+    fn file(&mut self, session: &SessionId) -> Result<&mut File, JournalError> {
+        self.sessions.get_mut(session).ok_or_else(|| JournalError::NotFound { session: session.clone() })
+    }
+
+    fn append(
+        &mut self,
+        epoch: &Epoch,
+        last: Seq,
+        frames: &[Arc<Frame>],
+        sync: bool,
+    ) -> Result<(), JournalError> {
+        let fenced = || JournalError::Fenced { session: epoch.session.clone() };
+        if self.dead {
+            return Err(fenced());
+        }
+        let file = self.file(&epoch.session)?;
+        let stored = file.frames.last().map_or(Seq(0), |frame| frame.seq);
+        if file.epoch != epoch.number || stored != last {
+            return Err(fenced());
+        }
+        file.frames.extend(frames.iter().map(|frame| (**frame).clone()));
+        if sync {
+            file.synced = file.frames.len();
+        }
+        Ok(())
+    }
+}
+
+impl Journal for MemoryJournal {
+    fn create(&self, session: SessionId) -> BoxFuture<'static, Result<Epoch, JournalError>> {
+        self.now(|disk| {
+            disk.sessions.insert(session.clone(), File::default());
+            Ok(Epoch { session, number: 0 })
+        })
+    }
+
+    fn claim(&self, session: SessionId) -> BoxFuture<'static, Result<Claim, JournalError>> {
+        self.now(|disk| {
+            let file = disk.file(&session)?;
+            file.epoch += 1;
+            Ok(Claim { epoch: Epoch { number: file.epoch, session }, frames: file.frames.clone() })
+        })
+    }
+
+    fn append(
+        &self,
+        epoch: Epoch,
+        expected_last: Seq,
+        frames: Vec<Arc<Frame>>,
+        sync: bool,
+    ) -> BoxFuture<'static, Result<(), JournalError>> {
+        self.now(|disk| disk.append(&epoch, expected_last, &frames, sync))
+    }
+
+    fn release(&self, _: Epoch) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn read(
+        &self,
+        session: SessionId,
+        after: Seq,
+        through: Seq,
+    ) -> BoxFuture<'static, Result<Vec<Frame>, JournalError>> {
+        self.now(|disk| {
+            let frames = disk.file(&session)?.frames.iter();
+            Ok(frames.filter(|frame| frame.seq > after && frame.seq <= through).cloned().collect())
+        })
+    }
+
+    fn list(&self) -> BoxFuture<'static, Result<StoredSessions, JournalError>> {
+        self.now(|disk| {
+            let summaries = disk.sessions.values().filter_map(|file| Replay::of(&file.frames));
+            let sessions = summaries.map(|replay| replay.state.summary).collect();
+            Ok(StoredSessions { sessions, problems: Vec::new() })
+        })
+    }
+
+    fn delete(&self, session: SessionId) -> BoxFuture<'static, Result<(), JournalError>> {
+        self.now(|disk| {
+            disk.sessions.remove(&session);
+            Ok(())
+        })
+    }
+}

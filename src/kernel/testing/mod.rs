@@ -1,0 +1,146 @@
+//! A kernel over doubles: a journal that loses what is not synced when its power is cut, and a model that answers when the
+//! test says so. For tests of the kernel alone; time must be paused.
+
+mod journal;
+mod model;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bingo_plugin_sdk::event::{Frame, Input};
+use bingo_plugin_sdk::handshake::CommandSpec;
+use bingo_plugin_sdk::ids::{IntentId, SessionId};
+use bingo_plugin_sdk::item::Origin;
+use bingo_plugin_sdk::rpc::{Delivery, InterruptScope, OpenOptions, SessionSelector, SessionSpec};
+
+pub(super) use self::journal::MemoryJournal;
+pub(super) use self::model::Model;
+use super::{Attachment, Board, Kernel, KernelSettings, PermissionMode};
+use crate::ports::{BoxFuture, Command, Offers, Snapshot};
+use crate::settings::SyncMode;
+
+/// A host that may be killed and started again over the same disk.
+pub(super) struct Host {
+    pub(super) kernel: Kernel,
+    pub(super) model: Arc<Model>,
+    pub(super) journal: MemoryJournal,
+    commands: Vec<Arc<dyn Command>>,
+    sync: SyncMode,
+}
+
+impl Host {
+    /// Starts a host over an empty disk; `commands` are what its one plugin offers.
+    pub(super) fn start(sync: SyncMode, commands: Vec<Arc<dyn Command>>) -> Self {
+        Self::over(MemoryJournal::default(), sync, commands)
+    }
+
+    fn over(journal: MemoryJournal, sync: SyncMode, commands: Vec<Arc<dyn Command>>) -> Self {
+        let model = Arc::new(Model::default());
+        let snapshot = Snapshot {
+            number: 1,
+            providers: vec![model.clone()],
+            commands: commands.clone(),
+            ..Snapshot::default()
+        };
+        let offers = Arc::new(Fixed(Arc::new(snapshot)));
+        let settings = KernelSettings {
+            provider: None,
+            model: None,
+            thinking: None,
+            max_tokens: 1000,
+            mode: PermissionMode::Default,
+            allowed: Vec::new(),
+            sync,
+        };
+        let kernel = Kernel::new(offers, Arc::new(journal.clone()), Arc::new(Board::default()), settings);
+        Self { kernel, model, journal, commands, sync }
+    }
+
+    /// Cuts the power, and starts another host over what was synced.
+    pub(super) fn crash(self) -> Self {
+        Self::over(self.journal.cut_power(), self.sync, self.commands)
+    }
+
+    /// Creates a session and attaches to it.
+    pub(super) async fn create(&self) -> Attachment {
+        let spec = SessionSpec { title: Some("t".to_owned()), cwd: "/".to_owned(), ..SessionSpec::default() };
+        self.open(SessionSelector::Create { spec }).await
+    }
+
+    /// Opens a stored or live session and attaches to it.
+    pub(super) async fn reopen(&self, id: &SessionId) -> Attachment {
+        self.open(SessionSelector::ById { id: id.clone() }).await
+    }
+
+    async fn open(&self, selector: SessionSelector) -> Attachment {
+        self.kernel.open(selector, OpenOptions::default()).await.expect("it can be opened")
+    }
+
+    /// Submits a line.
+    pub(super) async fn submit(&self, session: &SessionId, intent: &str, text: &str) {
+        let sent = self.kernel.submit(session, IntentId::from(intent), words(text)).await;
+        sent.expect("the session is live");
+    }
+
+    /// Delivers a line that no running turn takes in.
+    pub(super) async fn hold(&self, session: &SessionId, intent: &str, text: &str) {
+        let intent = IntentId::from(intent);
+        let sent = self.kernel.deliver(session, intent, words(text), Delivery::Hold).await;
+        sent.expect("the session is live");
+    }
+
+    /// Interrupts whatever turn runs.
+    pub(super) async fn interrupt(&self, session: &SessionId, intent: &str) {
+        let sent = self.kernel.interrupt(session, IntentId::from(intent), InterruptScope::Head).await;
+        sent.expect("the session is live");
+    }
+}
+
+/// Waits until nothing can happen any more without something from outside: paused time moves on only then.
+pub(super) async fn settle() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// Takes the frames that came so far.
+pub(super) async fn seen(attachment: &mut Attachment) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    while let Ok(Some(published)) =
+        tokio::time::timeout(Duration::from_millis(1), attachment.stream.next()).await
+    {
+        frames.push(published.frame.clone());
+    }
+    frames
+}
+
+fn words(text: &str) -> Input {
+    Input::Text { text: text.to_owned(), attachments: Vec::new(), origin: Origin::surface("test") }
+}
+
+/// A table that never changes.
+struct Fixed(Arc<Snapshot>);
+
+impl Offers for Fixed {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.0)
+    }
+
+    fn settled(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn starting(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn changed(&self, _: u64) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Returns what a command says of itself.
+pub(super) fn command_spec(name: &str) -> CommandSpec {
+    serde_json::from_value(
+        serde_json::json!({ "name": name, "hint": "", "args": { "kind": "none" }, "family": "" }),
+    )
+    .expect("this is a command's spec")
+}

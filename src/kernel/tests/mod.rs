@@ -1,0 +1,4 @@
+//! The kernel over doubles: what its sessions do, seen through their frames.
+
+mod interleavings;
+mod repeats;
