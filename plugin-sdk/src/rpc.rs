@@ -250,6 +250,9 @@ pub struct HistoryPage {
     /// At most so many; 0 means all.
     #[serde(default)]
     pub limit: usize,
+    /// That of the chunk this page goes on from: refused with `STALE_GENERATION` when the history has another by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
 }
 
 /// Result of `session/history`, in the order of the transcript.
