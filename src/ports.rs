@@ -282,6 +282,13 @@ pub trait Journal: Send + Sync {
         through: Seq,
     ) -> BoxFuture<'static, Result<Vec<Frame>, JournalError>>;
 
+    /// Reads the stored frames of these seqs, which must ascend; one that is not stored is left out.
+    fn pick(
+        &self,
+        session: SessionId,
+        seqs: Vec<Seq>,
+    ) -> BoxFuture<'static, Result<Vec<Frame>, JournalError>>;
+
     /// Lists what is stored; what cannot be read stands apart and spoils nothing.
     fn list(&self) -> BoxFuture<'static, Result<StoredSessions, JournalError>>;
 

@@ -1,12 +1,16 @@
 //! Compaction: when the context is shortened, what the model sees afterwards, and when it is given up
 //! (kernel rules 4.5.41 to 48).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bingo_plugin_sdk::calls::Compaction;
 use bingo_plugin_sdk::event::{ContextUsage, Event};
 use bingo_plugin_sdk::ids::ItemId;
 use bingo_plugin_sdk::item::{ContentPart, Item, ItemBody};
+use serde::{Deserialize, Serialize};
+
+use super::held::ItemKey;
 
 /// Compactions thrown away in a row after which automatic ones are skipped.
 pub(super) const BREAKER: u32 = 3;
@@ -20,52 +24,68 @@ const SHORT_RESULT: usize = 1000;
 const CHARACTERS_PER_TOKEN: u64 = 4;
 
 /// An accepted cut: what the model sees in the place of the items before its boundary.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Cut {
-    boundary: ItemId,
-    summary: ItemId,
-    kept: Vec<ItemId>,
+    boundary: ItemKey,
+    summary: ItemKey,
+    kept: Vec<ItemKey>,
 }
 
 impl Cut {
     /// Returns the cut that an event announces.
     pub(super) fn of(event: &Event) -> Option<Self> {
         let Event::Compacted { boundary, summary, kept, .. } = event else { return None };
-        Some(Self { boundary: boundary.clone(), summary: summary.clone(), kept: kept.clone() })
+        let kept = kept.iter().map(ItemKey::of).collect();
+        Some(Self { boundary: ItemKey::of(boundary), summary: ItemKey::of(summary), kept })
     }
 
-    /// Returns what the model sees: kept items, the summary, the items from the boundary on (kernel rule 4.5.47). Each
-    /// cut is made where its summary stands, in what the cuts before it left.
-    pub(super) fn visible(cuts: &[Self], items: &[Arc<Item>]) -> Vec<Arc<Item>> {
+    /// Returns where in a transcript the items stand that the model sees, in its order: kept items, the summary, the items
+    /// from the boundary on (kernel rule 4.5.47). Each cut is made where its summary stands, in what the cuts before it
+    /// left.
+    pub(super) fn visible(cuts: &[Self], transcript: impl Iterator<Item = ItemKey>) -> Vec<usize> {
+        let summaries: HashMap<ItemKey, &Self> = cuts.iter().rev().map(|cut| (cut.summary, cut)).collect();
         let mut visible = Vec::new();
-        for item in items {
-            let is_summary = matches!(item.body, ItemBody::Compaction { .. });
-            match cuts.iter().find(|cut| is_summary && cut.summary == item.id) {
-                Some(cut) => cut.apply(&mut visible, item),
-                None => visible.push(Arc::clone(item)),
+        for (place, key) in transcript.enumerate() {
+            match summaries.get(&key) {
+                Some(cut) => cut.apply(&mut visible, (key, place)),
+                None => visible.push((key, place)),
             }
         }
-        visible
+        visible.into_iter().map(|(_, place)| place).collect()
     }
 
-    fn apply(&self, visible: &mut Vec<Arc<Item>>, summary: &Arc<Item>) {
+    /// Returns whether what the model sees is known from the end of a transcript alone: the first cut that is made there
+    /// takes nothing from before it.
+    pub(super) fn is_within(cuts: &[Self], end: &[Arc<Item>]) -> bool {
+        let keys: Vec<ItemKey> = end.iter().map(|item| ItemKey::of(&item.id)).collect();
+        let first = keys.iter().find_map(|key| cuts.iter().find(|cut| cut.summary == *key));
+        first.is_some_and(|cut| keys.contains(&cut.boundary) && cut.kept.iter().all(|key| keys.contains(key)))
+    }
+
+    fn apply(&self, visible: &mut Vec<(ItemKey, usize)>, summary: (ItemKey, usize)) {
         // A rewind may have taken the boundary away; then the summary alone stands for what came before it.
-        let boundary = visible.iter().position(|item| item.id == self.boundary).unwrap_or(visible.len());
+        let boundary = visible.iter().position(|(key, _)| *key == self.boundary).unwrap_or(visible.len());
         let rest = visible.split_off(boundary);
-        visible.retain(|item| self.kept.contains(&item.id));
-        visible.push(Arc::clone(summary));
+        visible.retain(|(key, _)| self.kept.contains(key));
+        visible.push(summary);
         visible.extend(rest);
     }
 }
 
-/// Returns how many items a compaction replaces.
-pub(super) fn replaced(compaction: &Compaction, items: &[Arc<Item>]) -> u32 {
+/// Returns how many items a compaction replaces in what the model sees, or why it is thrown away.
+pub(super) fn judge(compaction: &Compaction, items: &[Arc<Item>]) -> Result<u32, String> {
+    match useless(compaction, items) {
+        Some(reason) => Err(reason),
+        None => Ok(replaced(compaction, items)),
+    }
+}
+
+fn replaced(compaction: &Compaction, items: &[Arc<Item>]) -> u32 {
     let before = items.iter().take_while(|item| item.id != compaction.boundary);
     before.filter(|item| !compaction.kept.contains(&item.id)).count() as u32
 }
 
-/// Says why a compaction is thrown away, or nothing when it counts.
-pub(super) fn useless(compaction: &Compaction, items: &[Arc<Item>]) -> Option<String> {
+fn useless(compaction: &Compaction, items: &[Arc<Item>]) -> Option<String> {
     let known = |id: &ItemId| items.iter().any(|item| item.id == *id);
     if compaction.after >= compaction.before {
         return Some(format!("it would leave {} tokens of {}", compaction.after, compaction.before));
@@ -166,8 +186,8 @@ mod tests {
     }
 
     fn cut(boundary: &Arc<Item>, summary: &Arc<Item>, kept: &[&Arc<Item>]) -> Cut {
-        let kept = kept.iter().map(|item| item.id.clone()).collect();
-        Cut { boundary: boundary.id.clone(), summary: summary.id.clone(), kept }
+        let key = |item: &Arc<Item>| ItemKey::of(&item.id);
+        Cut { boundary: key(boundary), summary: key(summary), kept: kept.iter().map(|item| key(item)).collect() }
     }
 
     #[test]
@@ -175,10 +195,10 @@ mod tests {
         let [a, b, c, d, e] = ["a", "b", "c", "d", "e"].map(user);
         let (first, second) = (summary("first"), summary("second"));
         let items = [&a, &b, &c, &first, &d, &second, &e].map(Arc::clone);
-        let ids = |items: &[Arc<Item>]| items.iter().map(|item| item.id.clone()).collect::<Vec<_>>();
         let sees = |cuts: &[Cut], expected: &[&Arc<Item>]| {
-            let expected: Vec<_> = expected.iter().map(|item| item.id.clone()).collect();
-            assert_eq!(ids(&Cut::visible(cuts, &items)), expected);
+            let place = |item: &&Arc<Item>| items.iter().position(|other| other.id == item.id).unwrap();
+            let expected: Vec<usize> = expected.iter().map(place).collect();
+            assert_eq!(Cut::visible(cuts, items.iter().map(|item| ItemKey::of(&item.id))), expected);
         };
         sees(&[], &[&a, &b, &c, &first, &d, &second, &e]);
         let one = cut(&c, &first, &[&a]);

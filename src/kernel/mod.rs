@@ -10,6 +10,7 @@ mod compaction;
 mod context;
 mod feed;
 mod gate;
+mod held;
 mod hooks;
 mod input;
 mod intents;
@@ -28,6 +29,7 @@ mod testing;
 mod tests;
 mod turn;
 mod unfinished;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

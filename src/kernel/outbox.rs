@@ -14,11 +14,14 @@ use bingo_plugin_sdk::ids::Seq;
 use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::{SessionState, SnapshotLimits};
+use serde::Serialize;
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::KernelParts;
 use super::hooks;
+use super::replay::Replay;
 use super::stream::{FrameStream, Published, SubscriberQueue};
+use super::view::View;
 use crate::ports::{Epoch, Journal, JournalError};
 use crate::settings::SyncMode;
 use crate::telemetry;
@@ -61,14 +64,17 @@ fn weight(event: &Event) -> usize {
         | Event::ItemUpdated { .. }
         | Event::ItemCompleted { .. }
         | Event::Extension { .. }
-        | Event::Signal { .. } => {
-            let mut counter = Counter(0);
-            // A counter takes everything.
-            let _ = serde_json::to_writer(&mut counter, event);
-            counter.0
-        }
+        | Event::Signal { .. } => json_length(event),
         _ => 256,
     }
+}
+
+/// Returns how many bytes a value takes as JSON.
+pub(super) fn json_length(value: &impl Serialize) -> usize {
+    let mut counter = Counter(0);
+    // A counter takes everything.
+    let _ = serde_json::to_writer(&mut counter, value);
+    counter.0
 }
 
 /// Counts what is written to it.
@@ -95,8 +101,8 @@ enum Entry {
     Frame(Arc<Frame>),
     /// Answered in its place: a snapshot covers exactly the frames before it.
     Subscribe(oneshot::Sender<Subscription>),
-    /// Answered with the items of the published state.
-    Read(oneshot::Sender<SessionState>),
+    /// Answered with the published transcript.
+    View(oneshot::Sender<View>),
     /// Answered once everything before it is published.
     Flush(oneshot::Sender<()>),
     End,
@@ -127,12 +133,12 @@ struct OutboxState {
 
 impl Outbox {
     /// Returns the outbox and its publisher, which must be run.
-    pub(super) fn new(parts: Arc<KernelParts>, store: Store, state: SessionState) -> (Self, Publisher) {
+    pub(super) fn new(parts: Arc<KernelParts>, store: Store, replay: Replay) -> (Self, Publisher) {
         let shared =
             Arc::new(Shared { state: Mutex::default(), pushed: Notify::new(), drained: Notify::new() });
-        let summary = watch::Sender::new(Arc::new(state.summary.clone()));
+        let summary = watch::Sender::new(Arc::new(replay.state.summary.clone()));
         let publisher =
-            Publisher { parts, shared: Arc::clone(&shared), store, state, subscribers: Vec::new(), summary };
+            Publisher { parts, shared: Arc::clone(&shared), store, replay, subscribers: Vec::new(), summary };
         (Self { shared }, publisher)
     }
 
@@ -173,9 +179,14 @@ impl Outbox {
         self.ask(Entry::Subscribe).await
     }
 
-    /// Returns the whole published state; nothing when the session ended.
-    pub(super) async fn read(&self) -> Option<SessionState> {
-        self.ask(Entry::Read).await
+    /// Returns the published transcript; nothing when the session ended.
+    pub(super) async fn view(&self) -> Option<View> {
+        self.ask(Entry::View).await
+    }
+
+    /// Asks for the transcript as it is once everything pushed so far is published; the sender is dropped when that fails.
+    pub(super) fn view_when_stored(&self, reply: oneshot::Sender<View>) {
+        self.enter([Entry::View(reply)]);
     }
 
     /// Waits until everything pushed so far is published; nothing when that failed.
@@ -243,7 +254,7 @@ pub(super) struct Publisher {
     parts: Arc<KernelParts>,
     shared: Arc<Shared>,
     store: Store,
-    state: SessionState,
+    replay: Replay,
     subscribers: Vec<Arc<SubscriberQueue>>,
     summary: watch::Sender<Arc<SessionSummary>>,
 }
@@ -304,12 +315,12 @@ impl Publisher {
             // A caller that left is normal.
             Entry::Subscribe(reply) => {
                 let (queue, stream) = SubscriberQueue::new();
-                let snapshot = self.state.snapshot(SnapshotLimits::default());
+                let snapshot = self.replay.state.snapshot(SnapshotLimits::default());
                 if reply.send(Subscription { snapshot, stream }).is_ok() {
                     self.subscribers.push(queue);
                 }
             }
-            Entry::Read(reply) => drop(reply.send(self.state.clone())),
+            Entry::View(reply) => drop(reply.send(View::of(&self.replay))),
             Entry::Flush(reply) => {
                 let _ = reply.send(());
             }
@@ -319,10 +330,10 @@ impl Publisher {
     }
 
     fn publish_frame(&mut self, frame: Frame) {
-        self.state.apply(&frame);
+        self.replay.apply(&frame);
         if frame.event.is_durable() {
-            let mut summary = self.state.summary.clone();
-            summary.busy = self.state.turn.is_some();
+            let mut summary = self.replay.state.summary.clone();
+            summary.busy = self.replay.state.turn.is_some();
             summary.updated_at.clone_from(&frame.ts);
             self.summary.send_replace(Arc::new(summary));
         }
@@ -342,9 +353,9 @@ impl Publisher {
         }
         let site = HookSite {
             session: frame.session.clone(),
-            turn: self.state.turn.as_ref().map(|turn| turn.id.clone()),
-            cwd: self.state.summary.cwd.clone(),
-            model: self.state.summary.model.clone(),
+            turn: self.replay.state.turn.as_ref().map(|turn| turn.id.clone()),
+            cwd: self.replay.state.summary.cwd.clone(),
+            model: self.replay.state.summary.model.clone(),
         };
         hooks::observe(&snapshot, &site, &ObservePoint::Event { frame: Box::new(frame.clone()) });
     }
@@ -352,7 +363,7 @@ impl Publisher {
     /// Tells clients that the session, and the turn that runs, end here. These frames are not stored: nothing can be.
     fn fail(&mut self, message: &str) {
         tracing::error!(session = %self.store.epoch.session, message, "the session cannot be stored any more");
-        let lost = self.state.turn.as_ref().map(|turn| Event::TurnCompleted {
+        let lost = self.replay.state.turn.as_ref().map(|turn| Event::TurnCompleted {
             turn: turn.id.clone(),
             status: TurnStatus::Failed { error: KernelError::new(ErrorCode::Storage, message) },
             usage: turn.usage,
@@ -362,7 +373,7 @@ impl Publisher {
             Event::SessionClosed { reason: CloseReason::Error { message: message.to_owned() } },
         ];
         for event in lost.into_iter().chain(events) {
-            let (seq, session) = (self.state.seq.next(), self.store.epoch.session.clone());
+            let (seq, session) = (self.replay.state.seq.next(), self.store.epoch.session.clone());
             self.publish_frame(Frame { seq, ts: telemetry::now(), session, cause: None, event });
         }
         self.shared.lock().failure = Some(message.to_owned());

@@ -1,10 +1,10 @@
 //! Reading from the kernel: lists, pages of history, frames again, catalogs.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use bingo_plugin_sdk::event::KernelError;
+use bingo_plugin_sdk::event::{ErrorCode, KernelError};
 use bingo_plugin_sdk::ids::{Seq, SessionId};
-use bingo_plugin_sdk::item::Item;
 use bingo_plugin_sdk::rpc::{Catalog, CatalogKind, HistoryChunk, HistoryPage, SessionFilter};
 use bingo_plugin_sdk::session::SessionSummary;
 
@@ -48,24 +48,23 @@ impl Kernel {
     /// `next` goes on from there.
     ///
     /// # Errors
-    /// When the session is not live.
+    /// When the session is not live; `STALE_GENERATION` when the page goes on from one of another generation; `STORAGE` when
+    /// items cannot be read.
     pub async fn history(&self, id: &SessionId, page: HistoryPage) -> Result<HistoryChunk, KernelError> {
-        let state = self.parts.session(id)?.read().await?;
-        let before = page.before.and_then(|id| state.items.iter().position(|item| item.id == id));
-        let end = before.unwrap_or(state.items.len());
-        let most = if page.limit == 0 { usize::MAX } else { page.limit };
-        let mut start = end;
-        let mut bytes = 0;
-        while start > 0 && end - start < most {
-            bytes += serde_json::to_vec(&state.items[start - 1]).map_or(0, |json| json.len());
-            if bytes > MAX_PAGE && start < end {
-                break;
-            }
-            start -= 1;
+        let view = self.parts.session(id)?.view().await?;
+        let generation = view.generation();
+        if let Some(asked) = page.generation.filter(|asked| *asked != generation) {
+            let message = format!(
+                "the history changed: this page goes on from generation {asked}, now it has {generation}; begin again at the newest items"
+            );
+            return Err(KernelError::new(ErrorCode::StaleGeneration, message));
         }
-        let items: Vec<Item> = state.items[start..end].iter().map(|item| (**item).clone()).collect();
-        let next = items.first().filter(|_| start > 0).map(|item| item.id.clone());
-        Ok(HistoryChunk { items, next, generation: state.history_generation })
+        let end = page.before.and_then(|id| view.position(&id)).unwrap_or(view.len());
+        let most = if page.limit == 0 { usize::MAX } else { page.limit };
+        let items = view.ending_at(&*self.parts.journal, end, most, MAX_PAGE).await?;
+        let next = items.first().filter(|_| items.len() < end).map(|item| item.id.clone());
+        let items = items.into_iter().map(Arc::unwrap_or_clone).collect();
+        Ok(HistoryChunk { items, next, generation })
     }
 
     /// Goes on from after `since`: stored frames, then live ones, without gap or repeat.

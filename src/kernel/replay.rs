@@ -5,6 +5,7 @@ use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::SessionState;
 
 use super::compaction::Cut;
+use super::held::Window;
 use super::intents::Intents;
 use super::unfinished::Unfinished;
 
@@ -12,6 +13,8 @@ use super::unfinished::Unfinished;
 #[derive(Debug, Clone)]
 pub(super) struct Replay {
     pub(super) state: SessionState,
+    /// Which items the state holds, and where the others stand.
+    pub(super) window: Window,
     /// What the model no longer sees.
     pub(super) cuts: Vec<Cut>,
     /// The newest revision of the queue that was announced.
@@ -25,6 +28,7 @@ impl Replay {
     pub(super) fn new(summary: SessionSummary) -> Self {
         Self {
             state: SessionState::new(summary),
+            window: Window::default(),
             cuts: Vec::new(),
             queue_revision: 0,
             intents: Intents::default(),
@@ -42,7 +46,7 @@ impl Replay {
 
     /// Folds the next frame.
     pub(super) fn apply(&mut self, frame: &Frame) {
-        self.state.apply(frame);
+        self.window.fold(&mut self.state, frame);
         self.cuts.extend(Cut::of(&frame.event));
         self.intents.apply(frame);
         self.unfinished.apply(frame, &mut self.intents);

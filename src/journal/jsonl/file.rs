@@ -116,19 +116,48 @@ impl Reader {
     /// # Errors
     /// `Damaged` for a line up to `through` that is no frame; `Io`.
     pub(super) fn frames_between(&mut self, after: Seq, through: Seq) -> Result<Vec<Frame>, JournalError> {
-        #[derive(Deserialize)]
-        struct Numbered {
-            seq: Seq,
-        }
         let mut frames = Vec::new();
         while self.at.seq < through && self.next_line()? {
-            let Numbered { seq } = self.parse()?;
+            let seq = self.seq()?;
             if seq > after && seq <= through {
                 frames.push(self.parse()?);
             }
             self.at.seq = seq;
         }
         Ok(frames)
+    }
+
+    /// Returns the frames of these ascending seqs; of the other lines only the numbers are read.
+    ///
+    /// # Errors
+    /// As `frames_between`.
+    pub(super) fn pick(&mut self, seqs: &[Seq]) -> Result<Vec<Frame>, JournalError> {
+        let mut frames = Vec::new();
+        let mut wanted = seqs.iter().copied().peekable();
+        while wanted.peek().is_some() && self.next_line()? {
+            let seq = self.seq()?;
+            while wanted.next_if(|next| *next < seq).is_some() {}
+            if wanted.next_if_eq(&seq).is_some() {
+                frames.push(self.parse()?);
+            }
+            self.at.seq = seq;
+        }
+        Ok(frames)
+    }
+
+    /// Returns the number of the frame on the line that was read. Ours stand at its head.
+    fn seq(&self) -> Result<Seq, JournalError> {
+        #[derive(Deserialize)]
+        struct Numbered {
+            seq: Seq,
+        }
+        let digits = self.line.strip_prefix(b"{\"seq\":").unwrap_or_default();
+        let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(0);
+        let number = str::from_utf8(&digits[..end]).ok().and_then(|digits| digits.parse().ok());
+        match number {
+            Some(number) if digits[end] == b',' => Ok(Seq(number)),
+            _ => self.parse::<Numbered>().map(|numbered| numbered.seq),
+        }
     }
 
     fn read_header(&mut self) -> Result<bool, JournalError> {

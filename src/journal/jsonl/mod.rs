@@ -98,6 +98,14 @@ impl Journal for JsonlJournal {
         self.work(move |store| store.read(&session, after, through))
     }
 
+    fn pick(
+        &self,
+        session: SessionId,
+        seqs: Vec<Seq>,
+    ) -> BoxFuture<'static, Result<Vec<Frame>, JournalError>> {
+        self.work(move |store| store.pick(&session, &seqs))
+    }
+
     fn list(&self) -> BoxFuture<'static, Result<StoredSessions, JournalError>> {
         self.work(Store::list)
     }

@@ -106,6 +106,15 @@ impl Store {
         }
     }
 
+    /// Reads the frames of ascending seqs, also while somebody appends.
+    pub(super) fn pick(&self, session: &SessionId, seqs: &[Seq]) -> Result<Vec<Frame>, JournalError> {
+        let place = Place::of(&self.sessions_dir, session)?;
+        match Reader::open(&place)? {
+            Some(mut reader) => reader.pick(seqs),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// Lists the sessions; a directory without a journal, or with one that never got a frame, is not one.
     pub(super) fn list(&self) -> Result<StoredSessions, JournalError> {
         let mut stored = StoredSessions::default();

@@ -27,6 +27,7 @@ use super::{Begin, Write};
 use crate::kernel::KernelParts;
 use crate::kernel::compaction::Cut;
 use crate::kernel::gate::Policy;
+use crate::kernel::held::Window;
 use crate::kernel::hooks;
 use crate::kernel::intents::Intents;
 use crate::kernel::outbox::Outbox;
@@ -49,6 +50,8 @@ const TOOL_INTERRUPTED: &str = "[Request interrupted by user for tool use]";
 pub(super) struct Actor {
     pub(super) parts: Arc<KernelParts>,
     pub(super) state: SessionState,
+    /// Which items the state holds.
+    pub(super) window: Window,
     pub(super) outbox: Outbox,
     pub(super) queue: Queue,
     pub(super) policy: Policy,
@@ -130,6 +133,7 @@ impl Actor {
         let mut actor = Self {
             parts,
             state: begin.replay.state.clone(),
+            window: begin.replay.window.without_places(),
             outbox,
             queue,
             policy,

@@ -21,7 +21,6 @@ use bingo_plugin_sdk::ids::{IntentId, InteractionId, SessionId};
 use bingo_plugin_sdk::interaction::Answer;
 use bingo_plugin_sdk::rpc::{Activation, ClientIdentity, Delivery, InterruptScope};
 use bingo_plugin_sdk::session::SessionSummary;
-use bingo_plugin_sdk::state::SessionState;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -29,6 +28,7 @@ use super::KernelParts;
 use super::input::Work;
 use super::intents::Digest;
 use super::outbox::{Outbox, Store, Subscription};
+use super::view::View;
 use crate::ports::Notice;
 pub(super) use segment::Begin;
 
@@ -135,12 +135,12 @@ impl SessionHandle {
         self.outbox.subscribe().await.ok_or_else(|| self.closed())
     }
 
-    /// Returns the published state.
+    /// Returns the published transcript.
     ///
     /// # Errors
     /// `SESSION_CLOSED` when the session ended.
-    pub(super) async fn read(&self) -> Result<SessionState, KernelError> {
-        self.outbox.read().await.ok_or_else(|| self.closed())
+    pub(super) async fn view(&self) -> Result<View, KernelError> {
+        self.outbox.view().await.ok_or_else(|| self.closed())
     }
 
     /// Waits until what was written so far is stored.
@@ -179,7 +179,7 @@ impl SessionHandle {
 pub(super) fn spawn(parts: Arc<KernelParts>, begin: Begin, store: Store) -> SessionHandle {
     let (writes, write_queue) = mpsc::channel(MAX_WRITES);
     let id = begin.replay.state.summary.id.clone();
-    let (outbox, publisher) = Outbox::new(Arc::clone(&parts), store, begin.replay.state.clone());
+    let (outbox, publisher) = Outbox::new(Arc::clone(&parts), store, begin.replay.clone());
     let summary = publisher.summary();
     tokio::spawn(publisher.run());
     let actor = actor::Actor::new(parts, begin, outbox.clone());

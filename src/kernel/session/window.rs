@@ -3,45 +3,70 @@
 use std::sync::Arc;
 
 use bingo_plugin_sdk::event::Event;
-use bingo_plugin_sdk::item::{ItemBody, ItemStatus, Level};
+use bingo_plugin_sdk::item::{Item, ItemBody, ItemStatus, Level};
+use tokio::sync::oneshot;
 
 use super::actor::Actor;
-use crate::kernel::compaction::{self, Cut};
+use crate::kernel::compaction::Cut;
+use crate::kernel::held::ItemKey;
 use crate::kernel::response::new_item;
-use crate::kernel::turn::{CompactionDone, Transcript};
+use crate::kernel::turn::{CompactionDone, Seen, Transcript};
+use crate::kernel::view::View;
 
 impl Actor {
-    /// Returns the transcript as the model sees it, and how full its context is.
-    pub(super) fn transcript(&self) -> Transcript {
-        let items = Cut::visible(&self.cuts, &self.state.items);
-        let counted = self.counted.as_ref().and_then(|id| items.iter().rposition(|item| item.id == *id));
-        let uncounted = items.len() - counted.map_or(0, |place| place + 1);
+    /// Returns the transcript as the model sees it, and how full its context is. The turn reads from the journal what is
+    /// not held of it.
+    pub(super) fn transcript(&mut self) -> Transcript {
+        let items = match self.visible() {
+            Some(items) => Seen::Held(items),
+            None => Seen::Stored(self.published()),
+        };
         Transcript {
-            uncounted,
-            usage: self.state.context.filter(|_| counted.is_some()),
+            items,
+            usage: self.state.context,
+            counted: self.counted.clone(),
             failures: self.useless_compactions,
             summary: self.state.summary.clone(),
-            items,
         }
+    }
+
+    /// Returns what the model sees, if all of it is held.
+    fn visible(&self) -> Option<Vec<Arc<Item>>> {
+        let held = &self.state.items;
+        if !self.window.holds_all() && !Cut::is_within(&self.cuts, &held[self.window.early()..]) {
+            return None;
+        }
+        let places = Cut::visible(&self.cuts, held.iter().map(|item| ItemKey::of(&item.id)));
+        Some(places.into_iter().map(|place| Arc::clone(&held[place])).collect())
+    }
+
+    /// Returns the transcript as it will be published, once all that was said so far is.
+    fn published(&mut self) -> oneshot::Receiver<View> {
+        let (reply, answer) = oneshot::channel();
+        self.commit();
+        self.outbox.view_when_stored(reply);
+        answer
     }
 
     /// Takes a compactor's answer: the cut is published when it counts, and its cost is the turn's either way.
     pub(super) fn compacted(&mut self, done: CompactionDone) -> bool {
-        let CompactionDone { compaction, took } = done;
+        let CompactionDone { compaction, took, verdict } = done;
         let Some(turn) = &mut self.turn else { return false };
         turn.usage += compaction.usage;
         let turn = turn.id.clone();
-        let visible = Cut::visible(&self.cuts, &self.state.items);
-        if let Some(reason) = compaction::useless(&compaction, &visible) {
-            self.useless_compactions += 1;
-            let text = format!("a compaction was thrown away: {reason}");
-            self.emit(Event::Notice { level: Level::Warn, code: "COMPACTION_USELESS".to_owned(), text });
-            return false;
-        }
+        let replaced = match verdict {
+            Ok(replaced) => replaced,
+            Err(reason) => {
+                self.useless_compactions += 1;
+                let text = format!("a compaction was thrown away: {reason}");
+                self.emit(Event::Notice { level: Level::Warn, code: "COMPACTION_USELESS".to_owned(), text });
+                return false;
+            }
+        };
         self.useless_compactions = 0;
         let body = ItemBody::Compaction {
             summary: compaction.summary.clone(),
-            replaced: compaction::replaced(&compaction, &visible),
+            replaced,
             before: compaction.before,
             after: compaction.after,
             duration_ms: took.as_millis() as u64,

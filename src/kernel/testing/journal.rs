@@ -136,6 +136,17 @@ impl Journal for MemoryJournal {
         })
     }
 
+    fn pick(
+        &self,
+        session: SessionId,
+        seqs: Vec<Seq>,
+    ) -> BoxFuture<'static, Result<Vec<Frame>, JournalError>> {
+        self.now(|disk| {
+            let frames = disk.file(&session)?.frames.iter();
+            Ok(frames.filter(|frame| seqs.binary_search(&frame.seq).is_ok()).cloned().collect())
+        })
+    }
+
     fn list(&self) -> BoxFuture<'static, Result<StoredSessions, JournalError>> {
         self.now(|disk| {
             let summaries = disk.sessions.values().filter_map(|file| Replay::of(&file.frames));

@@ -1,13 +1,14 @@
 //! A turn's compactions: at the threshold, after an overflow, by hand (kernel rules 4.5.44 to 49).
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use bingo_plugin_sdk::calls::{CompactReason, CompactorContext, ObservePoint, Phase};
 use bingo_plugin_sdk::event::{ErrorCode, Event, KernelError};
-use bingo_plugin_sdk::item::Level;
+use bingo_plugin_sdk::item::{Item, Level};
 
 use super::{CompactionDone, Progress, Stop, Transcript, Turn, TurnMessage};
-use crate::kernel::compaction::{BREAKER, MAX_PER_TURN, estimate};
+use crate::kernel::compaction::{self, BREAKER, MAX_PER_TURN};
 use crate::kernel::hooks;
 
 impl Turn {
@@ -18,7 +19,7 @@ impl Turn {
         }
         loop {
             let transcript = self.transcript().await?;
-            let usage = self.budget.usage(self.size(&transcript));
+            let usage = self.budget.usage(transcript.size());
             if usage.used < usage.trigger {
                 return Ok(());
             }
@@ -60,9 +61,9 @@ impl Turn {
     }
 
     /// Asks the compactor; returns whether its answer counts. Failing is told, and is no end of the turn.
-    async fn compact(&self, transcript: Transcript, reason: CompactReason) -> Result<bool, Stop> {
+    async fn compact(&self, transcript: Transcript<Vec<Arc<Item>>>, reason: CompactReason) -> Result<bool, Stop> {
         let Some(compactor) = self.context.snapshot.compactors.first() else { return Ok(false) };
-        let usage = self.budget.usage(self.size(&transcript));
+        let usage = self.budget.usage(transcript.size());
         let over = CompactorContext {
             items: transcript.items.iter().map(|item| (**item).clone()).collect(),
             usage,
@@ -77,7 +78,8 @@ impl Turn {
         self.observe_compaction(Phase::End);
         match answer? {
             Ok(compaction) => {
-                let done = Box::new(CompactionDone { compaction, took: started.elapsed() });
+                let verdict = compaction::judge(&compaction, &transcript.items);
+                let done = Box::new(CompactionDone { compaction, took: started.elapsed(), verdict });
                 self.ask(|reply| TurnMessage::Compacted(done, reply)).await
             }
             Err(error) => {
@@ -85,11 +87,6 @@ impl Turn {
                 Ok(false)
             }
         }
-    }
-
-    fn size(&self, transcript: &Transcript) -> u64 {
-        let since = &transcript.items[transcript.items.len() - transcript.uncounted..];
-        estimate(transcript.usage.as_ref(), since)
     }
 
     fn observe_compaction(&self, phase: Phase) {

@@ -11,7 +11,6 @@ use bingo_plugin_sdk::item::{ContentPart, Item, ItemBody, Level, Origin};
 use bingo_plugin_sdk::provider::{ModelCapabilities, SystemBlock};
 
 use super::{Stop, Transcript, Turn};
-use crate::kernel::compaction;
 use crate::ports::Contributor;
 
 impl Turn {
@@ -96,15 +95,13 @@ impl Turn {
         self.emit(Event::Notice { level: Level::Warn, code, text }).await
     }
 
-    fn query(&self, round: u32, transcript: &Transcript) -> ContributeQuery {
-        let since = &transcript.items[transcript.items.len() - transcript.uncounted..];
-        let used = compaction::estimate(transcript.usage.as_ref(), since);
+    fn query(&self, round: u32, transcript: &Transcript<Vec<Arc<Item>>>) -> ContributeQuery {
         ContributeQuery {
             session: transcript.summary.clone(),
             turn: self.id.clone(),
             round,
             items: transcript.items.iter().map(|item| (**item).clone()).collect(),
-            usage: self.budget.usage(used),
+            usage: self.budget.usage(transcript.size()),
             capabilities: self.capabilities(),
             cwd: self.context.cwd.to_string_lossy().into_owned(),
         }

@@ -22,9 +22,11 @@ use bingo_plugin_sdk::session::SessionSummary;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::compaction::estimate;
 use super::hooks;
 use super::response::{Response, new_item};
-use crate::ports::{CallContext, Offers, Provider, Tool};
+use super::view::View;
+use crate::ports::{CallContext, Journal, Offers, Provider, Tool};
 
 /// The most rounds of a turn (kernel rule 4.1.3).
 const MAX_ROUNDS: u32 = 100;
@@ -66,15 +68,34 @@ pub(super) enum Verdict {
 
 /// The transcript as the model sees it.
 #[derive(Debug)]
-pub(super) struct Transcript {
-    pub(super) items: Vec<Arc<Item>>,
-    /// What the last response counted.
+pub(super) struct Transcript<Items = Seen> {
+    pub(super) items: Items,
+    /// What the last response counted; without `counted` it says nothing of these items.
     pub(super) usage: Option<ContextUsage>,
-    /// The newest of `items`, which came since.
-    pub(super) uncounted: usize,
+    /// The last item that it covers.
+    pub(super) counted: Option<ItemId>,
     /// Compactions thrown away in a row.
     pub(super) failures: u32,
     pub(super) summary: SessionSummary,
+}
+
+/// What the model sees.
+#[derive(Debug)]
+pub(super) enum Seen {
+    Held(Vec<Arc<Item>>),
+    /// Not all of it is held; the rest is read from the journal.
+    Stored(oneshot::Receiver<View>),
+}
+
+impl Transcript<Vec<Arc<Item>>> {
+    /// Returns the context's size now, in tokens.
+    fn size(&self) -> u64 {
+        let counted = self.counted.as_ref();
+        match counted.and_then(|id| self.items.iter().rposition(|item| item.id == *id)) {
+            Some(place) => estimate(self.usage.as_ref(), &self.items[place + 1..]),
+            None => estimate(None, &self.items),
+        }
+    }
 }
 
 /// A compactor's answer.
@@ -82,6 +103,8 @@ pub(super) struct Transcript {
 pub(super) struct CompactionDone {
     pub(super) compaction: Compaction,
     pub(super) took: Duration,
+    /// How many items it replaces, or why it is thrown away.
+    pub(super) verdict: Result<u32, String>,
 }
 
 /// Why a turn stops before its end.
@@ -137,6 +160,8 @@ pub(super) struct Turn {
     pub(super) session: mpsc::Sender<TurnMessage>,
     /// Where what died is looked for: its plugin may have another process by then.
     pub(super) offers: Arc<dyn Offers>,
+    /// Where items are read that the session does not hold.
+    pub(super) journal: Arc<dyn Journal>,
 }
 
 /// What a turn counts as it goes.
@@ -213,8 +238,17 @@ impl Turn {
         }
     }
 
-    async fn transcript(&self) -> Result<Transcript, Stop> {
-        self.ask(TurnMessage::Transcript).await
+    async fn transcript(&self) -> Result<Transcript<Vec<Arc<Item>>>, Stop> {
+        let Transcript { items, usage, counted, failures, summary } =
+            self.ask(TurnMessage::Transcript).await?;
+        let items = match items {
+            Seen::Held(items) => items,
+            Seen::Stored(view) => {
+                let view = self.unless_cancelled(view).await?.map_err(|_| Stop::Cancelled)?;
+                self.unless_cancelled(view.visible(&*self.journal)).await??
+            }
+        };
+        Ok(Transcript { items, usage, counted, failures, summary })
     }
 
     async fn emit(&self, event: Event) -> Result<(), Stop> {
