@@ -270,6 +270,24 @@ impl Client {
         }
     }
 
+    /// Takes the lines that are there already.
+    pub fn poll(&mut self) {
+        while let Ok(line) = self.lines.try_recv() {
+            self.take(&line);
+        }
+    }
+
+    /// Ends the server as a crash would, and takes every whole line that it still wrote.
+    pub fn kill_and_hear(&mut self) {
+        self.kill();
+        while let Ok(line) = self.lines.recv_timeout(LIMIT) {
+            // The last one may be torn.
+            if serde_json::from_str::<Value>(&line).is_ok() {
+                self.take(&line);
+            }
+        }
+    }
+
     /// Ends the server as a crash would.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();

@@ -5,5 +5,6 @@ mod bad_input;
 mod conversation;
 mod crash;
 mod frames;
+mod kills;
 mod queue;
 mod slow_reader;

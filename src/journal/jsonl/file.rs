@@ -13,7 +13,7 @@ use bingo_plugin_sdk::ids::{Seq, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::journal::jsonl::disk::{failed, if_found};
+use crate::journal::jsonl::disk::{Disk, failed, if_found};
 use crate::journal::jsonl::layout::Place;
 use crate::ports::JournalError;
 
@@ -58,9 +58,9 @@ impl Reader {
     ///
     /// # Errors
     /// `NotFound`; `NotJournal` and `Newer` by the header; `Damaged` when the header names another session; `Io`.
-    pub(super) fn open(place: &Place) -> Result<Option<Self>, JournalError> {
+    pub(super) fn open(disk: &dyn Disk, place: &Place) -> Result<Option<Self>, JournalError> {
         let path = place.journal();
-        let found = if_found(File::open(&path)).map_err(failed("open", &path))?;
+        let found = if_found(disk.open(&path)).map_err(failed("open", &path))?;
         let file = found.ok_or_else(|| place.not_found())?;
         let mut reader = Self {
             place: place.clone(),

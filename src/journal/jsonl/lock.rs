@@ -3,11 +3,11 @@
 //! The file also says who holds it, for the message that the next one gets. Data files are never locked: they may be
 //! read and copied at any time.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::fs::{File, TryLockError};
+use std::io::Read;
 use std::path::Path;
 
-use crate::journal::jsonl::disk::failed;
+use crate::journal::jsonl::disk::{Disk, failed};
 use crate::journal::jsonl::layout::Place;
 use crate::ports::JournalError;
 
@@ -25,25 +25,22 @@ impl SessionLock {
     ///
     /// # Errors
     /// `Locked` when it is held, by this process or another one; `Io`.
-    pub(super) fn take(place: &Place) -> Result<Self, JournalError> {
+    pub(super) fn take(disk: &dyn Disk, place: &Place) -> Result<Self, JournalError> {
         let path = place.lock();
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(failed("open", &path))?;
+        let mut file = disk.open_lock(&path).map_err(failed("open", &path))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(JournalError::Locked { session: place.session().clone(), holder: holder(&path) });
+                return Err(JournalError::Locked {
+                    session: place.session().clone(),
+                    holder: holder(disk, &path),
+                });
             }
             Err(TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
         }
         // The lock counts, not the name in it: a full disk must not keep a session from being opened.
         let name = format!("process {}\n", std::process::id());
-        let named = file.set_len(0).and_then(|()| file.write_all(name.as_bytes()));
+        let named = disk.cut(&file, 0).and_then(|()| disk.write(&mut file, name.as_bytes()));
         if let Err(error) = named {
             tracing::debug!(path = %path.display(), %error, "the lock does not name its holder");
         }
@@ -61,9 +58,9 @@ impl Drop for SessionLock {
     }
 }
 
-fn holder(path: &Path) -> Option<String> {
+fn holder(disk: &dyn Disk, path: &Path) -> Option<String> {
     let mut text = String::new();
-    File::open(path).ok()?.take(MAX_HOLDER).read_to_string(&mut text).ok()?;
+    disk.open(path).ok()?.take(MAX_HOLDER).read_to_string(&mut text).ok()?;
     let text: String = text.trim().chars().filter(|character| !character.is_control()).collect();
     (!text.is_empty()).then_some(text)
 }

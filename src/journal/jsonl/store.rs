@@ -3,7 +3,6 @@
 //! It owns the table of writers. A writer is in it from claim to release, or to its first failure.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -100,7 +99,7 @@ impl Store {
         through: Seq,
     ) -> Result<Vec<Frame>, JournalError> {
         let place = Place::of(&self.sessions_dir, session)?;
-        match Reader::open(&place)? {
+        match Reader::open(&*self.disk, &place)? {
             Some(mut reader) => reader.frames_between(after, through),
             None => Ok(Vec::new()),
         }
@@ -119,14 +118,13 @@ impl Store {
     pub(super) fn list(&self) -> Result<StoredSessions, JournalError> {
         let mut stored = StoredSessions::default();
         let read_failed = || failed("read", &self.sessions_dir);
-        let Some(entries) = if_found(fs::read_dir(&self.sessions_dir)).map_err(read_failed())? else {
+        let Some(names) = if_found(self.disk.names(&self.sessions_dir)).map_err(read_failed())? else {
             return Ok(stored);
         };
-        for entry in entries {
-            let name = entry.map_err(read_failed())?.file_name();
+        for name in names {
             let Some(session) = name.to_str().map(SessionId::from) else { continue };
             let Ok(place) = Place::of(&self.sessions_dir, &session) else { continue };
-            match summary::of_stored(&place) {
+            match summary::of_stored(&*self.disk, &place) {
                 Ok(summary) => stored.sessions.extend(summary),
                 // Not a session, or deleted since the directory was read.
                 Err(JournalError::NotFound { .. }) => {}
@@ -140,17 +138,17 @@ impl Store {
     pub(super) fn delete(&self, session: &SessionId) -> Result<(), JournalError> {
         let place = Place::of(&self.sessions_dir, session)?;
         let journal = place.journal();
-        if if_found(fs::symlink_metadata(&journal)).map_err(failed("read", &journal))?.is_none() {
+        if if_found(self.disk.facts(&journal)).map_err(failed("read", &journal))?.is_none() {
             return Err(place.not_found());
         }
         let held = self.table().remove(session);
         if let Some((_, slot)) = held {
             *lock(&slot) = None;
         }
-        let _lock = SessionLock::take(&place)?;
+        let _lock = SessionLock::take(&*self.disk, &place)?;
         // The journal first: without it the rest is no session, should we die half-way.
-        if_found(fs::remove_file(&journal)).map_err(failed("delete", &journal))?;
-        fs::remove_dir_all(place.dir()).map_err(failed("delete", place.dir()))?;
+        if_found(self.disk.remove(&journal)).map_err(failed("delete", &journal))?;
+        self.disk.remove_dir(place.dir()).map_err(failed("delete", place.dir()))?;
         sync_dir(&*self.disk, &self.sessions_dir)
     }
 

@@ -3,8 +3,7 @@
 //! The cache says up to which place of the journal it counts, and a reader folds what came after. So a cache that lags,
 //! lies beyond a cut tail, or is missing changes no answer, and a failed write of it may be ignored.
 
-use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::time::SystemTime;
 
 use bingo_plugin_sdk::event::{Event, Frame};
@@ -12,7 +11,7 @@ use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::is_message;
 use serde::{Deserialize, Serialize};
 
-use crate::journal::jsonl::disk::failed;
+use crate::journal::jsonl::disk::{Disk, failed};
 use crate::journal::jsonl::file::{Position, Reader};
 use crate::journal::jsonl::layout::Place;
 use crate::ports::JournalError;
@@ -47,25 +46,25 @@ impl Fold {
     }
 
     /// Writes `summary.json` if the summary changed since the last time. A failure is logged: the journal has it all.
-    pub(super) fn save(&mut self, place: &Place, journal: Position) {
+    pub(super) fn save(&mut self, disk: &dyn Disk, place: &Place, journal: Position) {
         let Some(summary) = self.summary.as_ref().filter(|_| self.changed) else { return };
-        match save(place, &Cached { summary: summary.clone(), journal }) {
+        match save(disk, place, &Cached { summary: summary.clone(), journal }) {
             Ok(()) => self.changed = false,
             Err(error) => tracing::debug!(session = %place.session(), %error, "summary.json was not written"),
         }
     }
 }
 
-fn save(place: &Place, cached: &Cached) -> io::Result<()> {
+fn save(disk: &dyn Disk, place: &Place, cached: &Cached) -> io::Result<()> {
     let draft = place.summary_draft();
-    fs::write(&draft, serde_json::to_vec(cached)?)?;
-    fs::rename(&draft, place.summary())
+    disk.write_cache(&draft, &serde_json::to_vec(cached)?)?;
+    disk.rename(&draft, &place.summary())
 }
 
 /// Forgets the cached summary, so that the next list reads the journal itself.
-pub(super) fn forget(place: &Place) {
+pub(super) fn forget(disk: &dyn Disk, place: &Place) {
     // It may be missing, and if it cannot be removed the list merely shows the session until somebody opens it.
-    let _ = fs::remove_file(place.summary());
+    let _ = disk.remove(&place.summary());
 }
 
 /// Returns the summary of a stored session, or nothing when no frame of it was ever stored.
@@ -75,10 +74,10 @@ pub(super) fn forget(place: &Place) {
 ///
 /// # Errors
 /// `NotFound`, `NotJournal`, `Newer`, `Damaged`, `Io`.
-pub(super) fn of_stored(place: &Place) -> Result<Option<SessionSummary>, JournalError> {
+pub(super) fn of_stored(disk: &dyn Disk, place: &Place) -> Result<Option<SessionSummary>, JournalError> {
     // The cache first: the other way round, a writer could move it beyond the part of the journal that we see.
-    let cached = load(place);
-    let Some(mut reader) = Reader::open(place)? else { return Ok(None) };
+    let cached = load(disk, place);
+    let Some(mut reader) = Reader::open(disk, place)? else { return Ok(None) };
     let mut fold = Fold::default();
     if let Some(Cached { summary, journal }) = cached
         && reader.skip_to(journal)?
@@ -89,21 +88,23 @@ pub(super) fn of_stored(place: &Place) -> Result<Option<SessionSummary>, Journal
         fold.apply(&frame);
     }
     let Some(mut summary) = fold.summary else { return Ok(None) };
-    summary.updated_at = modified(place)?;
+    summary.updated_at = modified(disk, place)?;
     summary.busy = false;
     Ok(Some(summary))
 }
 
-fn load(place: &Place) -> Option<Cached> {
-    let cached: Cached = serde_json::from_slice(&fs::read(place.summary()).ok()?).ok()?;
+fn load(disk: &dyn Disk, place: &Place) -> Option<Cached> {
+    let mut text = Vec::new();
+    disk.open(&place.summary()).ok()?.read_to_end(&mut text).ok()?;
+    let cached: Cached = serde_json::from_slice(&text).ok()?;
     (cached.summary.id == *place.session()).then_some(cached)
 }
 
 /// Returns when the journal was last written: RFC 3339, UTC, to the millisecond, so that times sort as text.
-fn modified(place: &Place) -> Result<String, JournalError> {
+fn modified(disk: &dyn Disk, place: &Place) -> Result<String, JournalError> {
     let path = place.journal();
-    let time = fs::metadata(&path).and_then(|metadata| metadata.modified()).map_err(failed("read", &path))?;
-    Ok(rfc3339(time))
+    let facts = disk.facts(&path).map_err(failed("read", &path))?;
+    Ok(rfc3339(facts.modified))
 }
 
 fn rfc3339(time: SystemTime) -> String {

@@ -3,7 +3,7 @@
 //! It begins a journal or takes one over, and appends. It is thrown away after the first failure: what stands on the disk
 //! is then unknown, and only the next claim finds out.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,18 +38,18 @@ impl Writer {
     pub(super) fn create(disk: &dyn Disk, place: Place) -> Result<Self, JournalError> {
         make_dir(disk, place.dir())?;
         let exists = || JournalError::Exists { session: place.session().clone() };
-        let lock = SessionLock::take(&place).map_err(|error| match error {
+        let lock = SessionLock::take(disk, &place).map_err(|error| match error {
             JournalError::Locked { .. } => exists(),
             other => other,
         })?;
-        if !is_unborn(&place)? {
+        if !is_unborn(disk, &place)? {
             return Err(exists());
         }
         match begin(disk, &place) {
             Ok((file, at)) => Ok(Self { place, file, at, fold: Fold::default(), _lock: lock }),
             Err(error) => {
                 // The error that counts is the first one; a rest of the header is begun anew or skipped.
-                let _ = fs::remove_dir_all(place.dir());
+                let _ = disk.remove_dir(place.dir());
                 Err(error)
             }
         }
@@ -62,26 +62,26 @@ impl Writer {
     pub(super) fn claim(disk: &dyn Disk, place: Place) -> Result<(Self, Vec<Frame>), JournalError> {
         let path = place.journal();
         // Asked first so that no lock file appears where no session is.
-        if if_found(fs::metadata(&path)).map_err(failed("read", &path))?.is_none() {
+        if if_found(disk.facts(&path)).map_err(failed("read", &path))?.is_none() {
             return Err(place.not_found());
         }
-        let lock = SessionLock::take(&place)?;
-        let mut reader = Reader::open(&place)?.ok_or_else(|| place.not_found())?;
-        let (frames, mut fold) = read_all(&mut reader).inspect_err(|_| summary::forget(&place))?;
+        let lock = SessionLock::take(disk, &place)?;
+        let mut reader = Reader::open(disk, &place)?.ok_or_else(|| place.not_found())?;
+        let (frames, mut fold) = read_all(&mut reader).inspect_err(|_| summary::forget(disk, &place))?;
         if frames.is_empty() {
             return Err(place.not_found());
         }
         // A cache that counts more than is left must not outlive the cut: the journal would grow past its place again,
         // with other frames.
-        summary::forget(&place);
+        summary::forget(disk, &place);
         let at = reader.at();
-        let file = OpenOptions::new().append(true).open(&path).map_err(failed("open", &path))?;
+        let file = disk.append(&path, false).map_err(failed("open", &path))?;
         if reader.is_torn() {
             tracing::warn!(session = %place.session(), kept = at.bytes, "a torn tail was cut from the journal");
-            file.set_len(at.bytes).map_err(failed("cut", &path))?;
+            disk.cut(&file, at.bytes).map_err(failed("cut", &path))?;
             disk.sync_all(&file).map_err(failed("sync", &path))?;
         }
-        fold.save(&place, at);
+        fold.save(disk, &place, at);
         Ok((Self { place, file, at, fold, _lock: lock }, frames))
     }
 
@@ -106,12 +106,12 @@ impl Writer {
         if stored.is_err() {
             // Whole lines of a failed write must not come back: their numbers may be told again. Where even this fails,
             // the next claim reads what stands there.
-            let _ = self.file.set_len(self.at.bytes);
+            let _ = disk.cut(&self.file, self.at.bytes);
         }
         stored.map_err(|(act, error)| failed(act, &path)(error))?;
         self.at = at;
         frames.iter().for_each(|frame| self.fold.apply(frame));
-        self.fold.save(&self.place, at);
+        self.fold.save(disk, &self.place, at);
         Ok(())
     }
 
@@ -145,8 +145,8 @@ impl Writer {
 }
 
 /// Returns whether no frame of the session was ever stored. Whatever else stands in its place counts as a session.
-fn is_unborn(place: &Place) -> Result<bool, JournalError> {
-    match Reader::open(place) {
+fn is_unborn(disk: &dyn Disk, place: &Place) -> Result<bool, JournalError> {
+    match Reader::open(disk, place) {
         Ok(None) | Err(JournalError::NotFound { .. }) => Ok(true),
         Ok(Some(mut reader)) => Ok(matches!(reader.next_frame(), Ok(None))),
         Err(error @ JournalError::Io { .. }) => Err(error),
@@ -156,9 +156,8 @@ fn is_unborn(place: &Place) -> Result<bool, JournalError> {
 
 fn begin(disk: &dyn Disk, place: &Place) -> Result<(File, Position), JournalError> {
     let path = place.journal();
-    let opened = OpenOptions::new().append(true).create(true).open(&path);
-    let mut file = opened.map_err(failed("create", &path))?;
-    file.set_len(0).map_err(failed("create", &path))?;
+    let mut file = disk.append(&path, true).map_err(failed("create", &path))?;
+    disk.cut(&file, 0).map_err(failed("create", &path))?;
     let header = header_line(place.session());
     disk.write(&mut file, header.as_bytes()).map_err(failed("write", &path))?;
     disk.sync_all(&file).map_err(failed("sync", &path))?;

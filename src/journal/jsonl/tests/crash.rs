@@ -35,7 +35,7 @@ async fn check_goes_on(data: &Data, epoch: &Epoch, frames: &[Frame]) {
 
 #[tokio::test]
 async fn a_journal_cut_at_any_byte_keeps_its_whole_lines() {
-    let data = Data::on(Arc::new(Unsynced));
+    let data = Data::on(Arc::new(Fated(Unsynced)));
     let frames = data.stored().await;
     let bytes = fs::read(data.path("journal.jsonl")).unwrap();
     let header = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;

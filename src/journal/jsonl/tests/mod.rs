@@ -1,6 +1,7 @@
 //! Tests of the store through its port, on a real directory: what they share, and the plain life of a session.
 
 mod crash;
+mod disks;
 mod faults;
 mod listing;
 
@@ -14,6 +15,7 @@ use bingo_plugin_sdk::item::{ContentPart, Item, ItemBody, ItemStatus, Level, Ori
 use bingo_plugin_sdk::session::{Driver, SessionSummary};
 
 use super::*;
+use disks::{Failing, Fated, OPS, Op, PowerCut, Unsynced};
 
 /// A data directory that goes away with the test, and its journal.
 struct Data {
@@ -58,23 +60,6 @@ impl Data {
 
     async fn claim(&self) -> Result<Claim, JournalError> {
         self.journal.claim(self.session.clone()).await
-    }
-}
-
-/// A file system that does not wait for the disk, for tests that write thousands of files.
-struct Unsynced;
-
-impl Disk for Unsynced {
-    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
-        FileSystem.write(file, bytes)
-    }
-
-    fn sync_data(&self, _: &File) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn sync_all(&self, _: &File) -> io::Result<()> {
-        Ok(())
     }
 }
 
