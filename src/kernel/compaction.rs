@@ -187,7 +187,11 @@ mod tests {
 
     fn cut(boundary: &Arc<Item>, summary: &Arc<Item>, kept: &[&Arc<Item>]) -> Cut {
         let key = |item: &Arc<Item>| ItemKey::of(&item.id);
-        Cut { boundary: key(boundary), summary: key(summary), kept: kept.iter().map(|item| key(item)).collect() }
+        Cut {
+            boundary: key(boundary),
+            summary: key(summary),
+            kept: kept.iter().map(|item| key(item)).collect(),
+        }
     }
 
     #[test]

@@ -117,8 +117,8 @@ impl Window {
                 self.trim(&mut state.items);
             }
             Event::TurnRetrying { dropped, .. } | Event::Rewound { dropped, .. } => {
+                self.withdraw(&state.items, dropped);
                 state.apply(frame);
-                self.withdraw(dropped);
             }
             _ => state.apply(frame),
         }
@@ -188,11 +188,14 @@ impl Window {
         items.extend(window);
     }
 
-    /// Forgets items that were withdrawn.
-    fn withdraw(&mut self, dropped: &[ItemId]) {
+    /// Forgets items that are withdrawn.
+    fn withdraw(&mut self, items: &[Arc<Item>], dropped: &[ItemId]) {
         let keys: HashSet<ItemKey> = dropped.iter().map(ItemKey::of).collect();
+        let early = items[..self.early].iter();
+        let stays = |item: &&Arc<Item>| !keys.contains(&ItemKey::of(&item.id));
+        let early_before = std::mem::replace(&mut self.early, early.filter(stays).count());
         let held = keys.iter().filter(|key| self.seqs.remove(key).is_some()).count();
-        if (held == keys.len() && self.early == 0) || !self.passed {
+        if (held == keys.len() && early_before == 0) || !self.passed {
             return;
         }
         if let Some(older) = &mut self.older {
@@ -245,3 +248,6 @@ fn weight_of_value(value: &Value) -> usize {
         _ => 1,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,12 +55,16 @@ impl View {
         self.older.len() + self.held.len()
     }
 
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// Returns where an item stands.
     pub(super) fn position(&self, id: &ItemId) -> Option<usize> {
         let held = self.held.iter().rposition(|item| item.id == *id);
         let key = ItemKey::of(id);
-        held.map(|at| self.older.len() + at)
-            .or_else(|| self.older.iter().rposition(|place| place.key == key))
+        held.map(|at| self.older.len() + at).or_else(|| self.older.iter().rposition(|place| place.key == key))
     }
 
     /// Returns the newest items before `end`, at most so many and of at most so many bytes as JSON; one item is returned
@@ -117,11 +121,7 @@ impl View {
     }
 
     /// Returns the items at these positions, in the given order.
-    async fn items(
-        &self,
-        journal: &dyn Journal,
-        positions: &[usize],
-    ) -> Result<Vec<Arc<Item>>, KernelError> {
+    async fn items(&self, journal: &dyn Journal, positions: &[usize]) -> Result<Vec<Arc<Item>>, KernelError> {
         let stored = positions.iter().filter_map(|at| self.older.get(*at)).filter(|place| place.seq.0 > 0);
         let mut seqs: Vec<_> = stored.map(|place| place.seq).collect();
         seqs.sort_unstable();
@@ -145,14 +145,17 @@ impl View {
 
     fn missing(&self, place: &Place) -> KernelError {
         let Place { seq, .. } = place;
-        let message = format!("the journal of session {} no longer has the item of frame {seq}", self.session);
+        let message =
+            format!("the journal of session {} no longer has the item of frame {seq}", self.session);
         KernelError::new(ErrorCode::Storage, message)
     }
 }
 
 fn item_of(event: &Event) -> Option<&Arc<Item>> {
     match event {
-        Event::ItemStarted { item } | Event::ItemUpdated { item } | Event::ItemCompleted { item } => Some(item),
+        Event::ItemStarted { item } | Event::ItemUpdated { item } | Event::ItemCompleted { item } => {
+            Some(item)
+        }
         _ => None,
     }
 }

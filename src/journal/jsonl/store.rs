@@ -108,7 +108,7 @@ impl Store {
     /// Reads the frames of ascending seqs, also while somebody appends.
     pub(super) fn pick(&self, session: &SessionId, seqs: &[Seq]) -> Result<Vec<Frame>, JournalError> {
         let place = Place::of(&self.sessions_dir, session)?;
-        match Reader::open(&place)? {
+        match Reader::open(&*self.disk, &place)? {
             Some(mut reader) => reader.pick(seqs),
             None => Ok(Vec::new()),
         }

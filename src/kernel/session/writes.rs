@@ -248,7 +248,19 @@ impl Actor {
             context.snapshot.tools.iter().filter(|tool| offered(&tool.spec().name)).cloned().collect();
         let (system_extra, budget) = (self.state.summary.system_extra.clone(), self.parts.settings.budget);
         let (offers, journal) = (Arc::clone(&self.parts.offers), Arc::clone(&self.parts.journal));
-        Ok(Turn { id, purpose, context, provider, model, tools, system_extra, budget, session, offers, journal })
+        Ok(Turn {
+            id,
+            purpose,
+            context,
+            provider,
+            model,
+            tools,
+            system_extra,
+            budget,
+            session,
+            offers,
+            journal,
+        })
     }
 
     pub(super) fn context(&self, turn: Option<TurnId>, cancel: CancellationToken) -> CallContext {

@@ -7,11 +7,12 @@ mod model;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bingo_plugin_sdk::event::{Frame, Input};
+use bingo_plugin_sdk::event::{Frame, Input, Usage};
 use bingo_plugin_sdk::handshake::CommandSpec;
 use bingo_plugin_sdk::ids::{IntentId, SessionId};
 use bingo_plugin_sdk::item::Origin;
 use bingo_plugin_sdk::rpc::{Delivery, InterruptScope, OpenOptions, SessionSelector, SessionSpec};
+use bingo_plugin_sdk::session::{Driver, SessionSummary};
 
 pub(super) use self::journal::MemoryJournal;
 pub(super) use self::model::Model;
@@ -34,7 +35,8 @@ impl Host {
         Self::over(MemoryJournal::default(), sync, commands)
     }
 
-    fn over(journal: MemoryJournal, sync: SyncMode, commands: Vec<Arc<dyn Command>>) -> Self {
+    /// Starts a host over a disk.
+    pub(super) fn over(journal: MemoryJournal, sync: SyncMode, commands: Vec<Arc<dyn Command>>) -> Self {
         let model = Arc::new(Model::default());
         let snapshot = Snapshot {
             number: 1,
@@ -134,6 +136,28 @@ impl Offers for Fixed {
 
     fn changed(&self, _: u64) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
+    }
+}
+
+/// Returns the summary of a session that the test's model answers in.
+pub(super) fn summary(id: &SessionId) -> SessionSummary {
+    let now = "2026-01-01T00:00:00Z".to_owned();
+    SessionSummary {
+        id: id.clone(),
+        key: None,
+        title: Some("t".to_owned()),
+        cwd: "/".to_owned(),
+        parent: None,
+        driver: Driver::Model,
+        model: Some("m".to_owned()),
+        system_extra: None,
+        tools: None,
+        provider: Some("test".to_owned()),
+        created_at: now.clone(),
+        updated_at: now,
+        usage: Usage::default(),
+        busy: false,
+        messages: Some(0),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A model that says one word, when the test lets it.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bingo_plugin_sdk::event::Usage;
 use bingo_plugin_sdk::handshake::ProviderSpec;
@@ -16,13 +16,14 @@ pub(in crate::kernel) struct Model {
     spec: ProviderSpec,
     /// One permit lets one answer end.
     answers: Arc<Semaphore>,
+    asked: Mutex<Option<ModelRequest>>,
 }
 
 impl Default for Model {
     fn default() -> Self {
         let spec = json!({ "id": "test", "models": [{ "id": "m" }] });
         let spec = serde_json::from_value(spec).expect("this is a provider's spec");
-        Self { spec, answers: Arc::new(Semaphore::new(0)) }
+        Self { spec, answers: Arc::new(Semaphore::new(0)), asked: Mutex::default() }
     }
 }
 
@@ -31,6 +32,11 @@ impl Model {
     pub(in crate::kernel) fn answer_once(&self) {
         self.answers.forget_permits(usize::MAX);
         self.answers.add_permits(1);
+    }
+
+    /// Takes the newest request that came.
+    pub(in crate::kernel) fn asked(&self) -> Option<ModelRequest> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Takes back a permission that nobody used.
@@ -53,7 +59,8 @@ impl Provider for Model {
         false
     }
 
-    fn stream(&self, _: CallContext, _: ModelRequest) -> Box<dyn ModelStream> {
+    fn stream(&self, _: CallContext, request: ModelRequest) -> Box<dyn ModelStream> {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(request);
         let id = "b".to_owned();
         let begin = vec![
             ModelEvent::TextStart { id: id.clone() },

@@ -1,4 +1,5 @@
 //! The kernel over doubles: what its sessions do, seen through their frames.
 
 mod interleavings;
+mod long;
 mod repeats;

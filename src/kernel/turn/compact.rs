@@ -61,7 +61,11 @@ impl Turn {
     }
 
     /// Asks the compactor; returns whether its answer counts. Failing is told, and is no end of the turn.
-    async fn compact(&self, transcript: Transcript<Vec<Arc<Item>>>, reason: CompactReason) -> Result<bool, Stop> {
+    async fn compact(
+        &self,
+        transcript: Transcript<Vec<Arc<Item>>>,
+        reason: CompactReason,
+    ) -> Result<bool, Stop> {
         let Some(compactor) = self.context.snapshot.compactors.first() else { return Ok(false) };
         let usage = self.budget.usage(transcript.size());
         let over = CompactorContext {
