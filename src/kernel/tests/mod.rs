@@ -1,4 +1,5 @@
 //! The kernel over doubles: what its sessions do, seen through their frames.
 
+mod faults;
 mod interleavings;
 mod repeats;
