@@ -335,8 +335,8 @@ pub enum JournalError {
     NotJournal { path: PathBuf },
     #[error("{} was written by a newer bingo (journal version {version}, this one reads 1)", path.display())]
     Newer { path: PathBuf, version: u64 },
-    #[error("{} is damaged at line {line}: {reason}", path.display())]
-    Damaged { path: PathBuf, line: u64, reason: String },
+    #[error("{} is damaged at line {line}, which begins at byte {offset}: {reason}", path.display())]
+    Damaged { path: PathBuf, line: u64, offset: u64, reason: String },
     #[error("cannot {act} {}", path.display())]
     Io {
         /// What was tried, such as `write`.

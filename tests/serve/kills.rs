@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
 use std::time::Duration;
 
 use bingo_plugin_sdk::event::Frame;
@@ -302,12 +303,15 @@ fn drive(sync: &str) {
     let stored = driver.end();
     driver.assert_frames(&stored);
     let done = driver.assert_intents(&stored);
-    println!(
+    let mut stderr = std::io::stderr().lock();
+    writeln!(
+        stderr,
         "journal.sync = {sync}: {rounds} kills, {} requests, {done} of them with an effect, {} frames seen, {} stored",
         driver.asked.len(),
         driver.seen.len(),
         stored.len()
-    );
+    )
+    .unwrap();
 }
 
 /// Rule 1.1.5, 1.3.28. Mends 9.1.1, 9.1.11.

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::journal::jsonl::disk::{Disk, failed, if_found};
 use crate::journal::jsonl::layout::Place;
+use crate::journal::jsonl::line::{self, Sum};
 use crate::ports::JournalError;
 
 const FORMAT: &str = "bingo-journal";
@@ -37,7 +38,7 @@ pub(super) struct Position {
 /// Returns the first line of a session's journal, newline included.
 pub(super) fn header_line(session: &SessionId) -> String {
     format!(
-        "{{\"format\":\"{FORMAT}\",\"version\":{VERSION},\"session\":{}}}\n",
+        "{{\"format\":\"{FORMAT}\",\"version\":{VERSION},\"session\":{},\"sums\":\"crc32\"}}\n",
         Value::from(session.as_str())
     )
 }
@@ -50,6 +51,8 @@ pub(super) struct Reader {
     at: Position,
     line: Vec<u8>,
     torn: bool,
+    /// Each line has a checksum: the header says so. Earlier versions wrote none.
+    sums: bool,
 }
 
 impl Reader {
@@ -69,6 +72,7 @@ impl Reader {
             at: Position { bytes: 0, lines: 0, seq: Seq(0) },
             line: Vec::new(),
             torn: false,
+            sums: false,
         };
         Ok(reader.read_header()?.then_some(reader))
     }
@@ -173,8 +177,9 @@ impl Reader {
         Ok(true)
     }
 
-    fn check_header(&self) -> Result<(), JournalError> {
+    fn check_header(&mut self) -> Result<(), JournalError> {
         let header: Value = serde_json::from_slice(&self.line).unwrap_or_default();
+        self.sums = header["sums"] == "crc32";
         let version = header["version"].as_u64().filter(|_| header["format"] == FORMAT);
         match version {
             Some(VERSION) if !self.line.ends_with(b"\n") => Err(self.not_journal()),
@@ -182,6 +187,7 @@ impl Reader {
             Some(VERSION) => Err(JournalError::Damaged {
                 path: self.path.clone(),
                 line: 1,
+                offset: 0,
                 reason: format!("it is the journal of session {}", header["session"]),
             }),
             Some(version) if version > VERSION => {
@@ -201,20 +207,34 @@ impl Reader {
         self.input.read_until(b'\n', &mut self.line).map_err(failed("read", &self.path))?;
         if self.line.last() != Some(&b'\n') {
             self.torn = !self.line.is_empty();
-            return Ok(false);
+            return if line::was_whole(&self.line) {
+                Err(self.damaged_at(self.at.lines + 1, self.at.bytes, "its newline is gone".to_owned()))
+            } else {
+                Ok(false)
+            };
         }
         self.at.bytes += self.line.len() as u64;
         self.at.lines += 1;
         self.line.pop();
-        Ok(true)
+        match line::check(&self.line) {
+            Sum::Differs => Err(self.damaged("its checksum does not fit".to_owned())),
+            Sum::Missing if self.sums => Err(self.damaged("its checksum is gone".to_owned())),
+            Sum::Fits | Sum::Missing => Ok(true),
+        }
     }
 
     fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, JournalError> {
         serde_json::from_slice(&self.line).map_err(|error| self.damaged(format!("not a frame: {error}")))
     }
 
+    /// Tells damage of the line that was read.
     fn damaged(&self, reason: String) -> JournalError {
-        JournalError::Damaged { path: self.path.clone(), line: self.at.lines, reason }
+        let offset = self.at.bytes.saturating_sub(self.line.len() as u64 + 1);
+        self.damaged_at(self.at.lines, offset, reason)
+    }
+
+    fn damaged_at(&self, line: u64, offset: u64, reason: String) -> JournalError {
+        JournalError::Damaged { path: self.path.clone(), line, offset, reason }
     }
 
     fn byte_before(&mut self, offset: u64) -> Result<u8, JournalError> {

@@ -15,6 +15,7 @@ use crate::ports::{BoxFuture, Claim, Epoch, Journal, JournalError, StoredSession
 mod disk;
 mod file;
 mod layout;
+mod line;
 mod lock;
 mod store;
 mod summary;

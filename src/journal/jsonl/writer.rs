@@ -14,6 +14,7 @@ use bingo_plugin_sdk::ids::Seq;
 use crate::journal::jsonl::disk::{Disk, failed, if_found, make_dir, sync_dir};
 use crate::journal::jsonl::file::{Position, Reader, header_line, misplaced};
 use crate::journal::jsonl::layout::Place;
+use crate::journal::jsonl::line;
 use crate::journal::jsonl::lock::SessionLock;
 use crate::journal::jsonl::summary::{self, Fold};
 use crate::ports::JournalError;
@@ -133,9 +134,7 @@ impl Writer {
             if let Some(reason) = misplaced(at.seq, self.place.session(), frame) {
                 return Err(failed("append to", path)(io::Error::new(io::ErrorKind::InvalidInput, reason)));
             }
-            serde_json::to_writer(&mut lines, frame)
-                .map_err(|error| failed("append to", path)(error.into()))?;
-            lines.push(b'\n');
+            line::write(frame, &mut lines).map_err(|error| failed("append to", path)(error.into()))?;
             at.seq = frame.seq;
             at.lines += 1;
         }

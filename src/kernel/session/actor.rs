@@ -105,14 +105,13 @@ impl Closing {
 
 /// Work beside the actor that ended.
 pub(super) enum Done {
-    Command(CommandDone),
+    Command(Box<CommandDone>),
     Intake(IntakeDone),
     /// What a request came to that was asked again.
     Repeated(Repeated),
 }
 
 /// What an actor can be woken by.
-#[expect(clippy::large_enum_variant, reason = "it lives on the stack for one step of the loop")]
 enum Wake {
     Write(Option<Write>),
     Turn(Option<TurnMessage>),
@@ -183,7 +182,7 @@ impl Actor {
                 Wake::Write(None) => self.close(CloseReason::Shutdown),
                 Wake::Turn(Some(message)) => self.turn_message(message),
                 Wake::Turn(None) => self.turn_ended().await,
-                Wake::Done(Done::Command(done)) => self.command_done(done),
+                Wake::Done(Done::Command(done)) => self.command_done(*done),
                 Wake::Done(Done::Intake(done)) => self.taken_in(done),
                 Wake::Done(Done::Repeated(repeated)) => self.repeated(repeated),
                 Wake::Start(start) => self.start_went_on(start),

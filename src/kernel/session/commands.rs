@@ -90,7 +90,7 @@ impl Actor {
                 Err(KernelError::new(ErrorCode::Internal, "the command ended in an error of the host"))
             });
             // A session that closed meanwhile has rejected the command.
-            drop(done.send(Done::Command(CommandDone { intent, line, outcome })).await);
+            drop(done.send(Done::Command(Box::new(CommandDone { intent, line, outcome }))).await);
         });
     }
 

@@ -20,6 +20,10 @@ struct Disk {
     sessions: BTreeMap<SessionId, File>,
     /// Nothing can be done any more: the host is dead.
     dead: bool,
+    /// So many operations pass before one fails.
+    left: Option<u32>,
+    /// Whether it failed.
+    met: bool,
 }
 
 #[derive(Clone, Default)]
@@ -38,7 +42,19 @@ impl MemoryJournal {
         for file in sessions.values_mut() {
             file.frames.truncate(file.synced);
         }
-        Self { disk: Arc::new(Mutex::new(Disk { sessions, dead: false })) }
+        Self { disk: Arc::new(Mutex::new(Disk { sessions, ..Disk::default() })) }
+    }
+
+    /// Lets so many operations pass, and fails the next one alone.
+    pub(in crate::kernel) fn fail_after(&self, operations: u32) {
+        self.lock().left = Some(operations);
+    }
+
+    /// Ends the fault; returns whether it was met.
+    pub(in crate::kernel) fn heal(&self) -> bool {
+        let mut disk = self.lock();
+        disk.left = None;
+        std::mem::take(&mut disk.met)
     }
 
     /// Returns what stands in a session's journal.
@@ -59,13 +75,32 @@ impl MemoryJournal {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now<T: Send + 'static>(&self, act: impl FnOnce(&mut Disk) -> T) -> BoxFuture<'static, T> {
-        let done = act(&mut self.lock());
+    fn now<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut Disk) -> Result<T, JournalError>,
+    ) -> BoxFuture<'static, Result<T, JournalError>> {
+        let mut disk = self.lock();
+        let done = disk.step().and_then(|()| act(&mut disk));
         Box::pin(std::future::ready(done))
     }
 }
 
 impl Disk {
+    fn step(&mut self) -> Result<(), JournalError> {
+        match self.left {
+            None => Ok(()),
+            Some(0) => {
+                (self.left, self.met) = (None, true);
+                let (act, path) = ("use", "the disk".into());
+                Err(JournalError::Io { act, path, source: std::io::ErrorKind::StorageFull.into() })
+            }
+            Some(left) => {
+                self.left = Some(left - 1);
+                Ok(())
+            }
+        }
+    }
+
     fn file(&mut self, session: &SessionId) -> Result<&mut File, JournalError> {
         self.sessions.get_mut(session).ok_or_else(|| JournalError::NotFound { session: session.clone() })
     }

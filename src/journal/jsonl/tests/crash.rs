@@ -137,7 +137,7 @@ async fn a_newer_or_foreign_journal_is_left_untouched() {
 async fn a_session_that_was_never_finished_beginning_is_none() {
     let data = Data::new();
     data.stored().await;
-    let header = r#"{"format":"bingo-journal","version":1,"session":"ses_1"}"#.to_owned() + "\n";
+    let header = file::header_line(&data.session);
     for cut in 0..=header.len() {
         fs::remove_file(data.path("summary.json")).unwrap();
         fs::write(data.path("journal.jsonl"), &header[..cut]).unwrap();

@@ -1,6 +1,7 @@
 //! Tests of the store through its port, on a real directory: what they share, and the plain life of a session.
 
 mod crash;
+mod damage;
 mod disks;
 mod faults;
 mod listing;
@@ -174,7 +175,8 @@ async fn what_was_appended_is_claimed_again() {
 
     let text = fs::read_to_string(data.path("journal.jsonl")).unwrap();
     let mut lines = text.lines();
-    assert_eq!(lines.next().unwrap(), r#"{"format":"bingo-journal","version":1,"session":"ses_1"}"#);
+    let header = r#"{"format":"bingo-journal","version":1,"session":"ses_1","sums":"crc32"}"#;
+    assert_eq!(lines.next().unwrap(), header);
     assert_eq!(lines.count(), frames.len(), "one line a frame");
     assert!(text.ends_with('\n'));
 }
