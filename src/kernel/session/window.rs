@@ -36,6 +36,9 @@ impl Actor {
         if !self.window.holds_all() && !Cut::is_within(&self.cuts, &held[self.window.early()..]) {
             return None;
         }
+        if self.cuts.is_empty() {
+            return Some(held.clone());
+        }
         let places = Cut::visible(&self.cuts, held.iter().map(|item| ItemKey::of(&item.id)));
         Some(places.into_iter().map(|place| Arc::clone(&held[place])).collect())
     }

@@ -14,6 +14,8 @@ use crate::ports::Journal;
 use crate::settings::SyncMode;
 
 const ID: &str = "ses_long";
+/// What the model reads before words of a person.
+const PERSON: &str = "[from the person you work for]\n";
 
 /// The frames of a session in which a person said `0`, `1` and so on.
 struct Story {
@@ -95,10 +97,17 @@ async fn held(host: &Host) -> usize {
 fn said(request: &ModelRequest) -> Vec<String> {
     let parts = request.messages.iter().flat_map(|message| &message.parts);
     let texts = parts.filter_map(|part| match part {
-        ContentPart::Text { text } => Some(text.clone()),
+        ContentPart::Text { text } => Some(text.trim_start_matches(PERSON).to_owned()),
         _ => None,
     });
     texts.collect()
+}
+
+/// Asserts that two long lists are the same, and shows where they begin not to be.
+#[track_caller]
+fn assert_same<T: PartialEq + std::fmt::Debug>(found: &[T], expected: &[T], what: &str) {
+    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+    assert_eq!((differs, found.len()), (None, expected.len()), "{what}: {:?}", differs.map(|at| &found[at]));
 }
 
 /// Submits a line and returns what the model was shown.
@@ -117,9 +126,9 @@ async fn a_long_history_is_paged_once_and_in_order_and_only_a_window_of_it_is_he
     let shown = paged(&host, 500).await;
     assert!((2000..=2500).contains(&held(&host).await), "{} held", held(&host).await);
     assert_eq!(shown.len(), story.items.len(), "no notice or other item stands there");
-    assert_eq!(shown, story.ids());
+    assert_same(&shown, &story.ids(), "all");
     for limit in [0, 333, 2000, 7000, 7001, 9000] {
-        assert_eq!(paged(&host, limit).await, shown, "in pages of {limit}");
+        assert_same(&paged(&host, limit).await, &shown, &format!("in pages of {limit}"));
     }
     let unknown = HistoryPage { before: Some(ItemId::from("x")), limit: 1, generation: None };
     let chunk = host.kernel.history(&SessionId::from(ID), unknown).await.unwrap();
@@ -130,17 +139,17 @@ async fn a_long_history_is_paged_once_and_in_order_and_only_a_window_of_it_is_he
 async fn a_live_session_lets_go_of_its_oldest_items() {
     let host = Story::of(0).stored().await;
     host.model.answer_always();
-    for line in 0..1500 {
+    for line in 0..1300 {
         host.submit(&SessionId::from(ID), &format!("req_{line}"), &line.to_string()).await;
         settle().await;
     }
     let shown = paged(&host, 500).await;
-    assert_eq!(shown.len(), 3000, "a line and an answer each");
+    assert_eq!(shown.len(), 2600, "a line and an answer each");
     assert!((2000..=2500).contains(&held(&host).await));
     let words = asked(&host, "req", "and?").await;
     let expected: Vec<String> =
-        (0..1500).flat_map(|line| [line.to_string(), "word".to_owned()]).chain(["and?".to_owned()]).collect();
-    assert_eq!(words, expected, "the model is shown all of it");
+        (0..1300).flat_map(|line| [line.to_string(), "word".to_owned()]).chain(["and?".to_owned()]).collect();
+    assert_same(&words, &expected, "the model is shown all of it");
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,7 +163,7 @@ async fn the_model_sees_what_a_cut_left_wherever_it_stands() {
         let host = story.stored().await;
         let mut expected = vec![kept.to_string(), shown.clone()];
         expected.extend(lines(boundary..5000).chain(["and?".to_owned()]));
-        assert_eq!(asked(&host, "req", "and?").await, expected, "cut before {boundary}");
+        assert_same(&asked(&host, "req", "and?").await, &expected, &format!("cut before {boundary}"));
     }
 }
 
@@ -166,7 +175,7 @@ async fn a_page_of_a_history_that_changed_is_refused() {
     story.rewind(4000, 2);
     story.say("again");
     let host = story.stored().await;
-    assert_eq!(paged(&host, 400).await, story.ids());
+    assert_same(&paged(&host, 400).await, &story.ids(), "without what was withdrawn");
     let id = SessionId::from(ID);
     let page = |generation| HistoryPage { before: Some(story.items[2000].id.clone()), limit: 2, generation };
     for generation in [None, Some(2)] {
@@ -192,7 +201,7 @@ async fn an_unfinished_item_is_held_and_ended_however_old_it_is() {
     story.items.push(Arc::clone(&open));
     (0..5000).for_each(|line| story.say(&line.to_string()));
     let host = story.stored().await;
-    assert_eq!(paged(&host, 700).await, story.ids(), "in its old place");
+    assert_same(&paged(&host, 700).await, &story.ids(), "in its old place");
     let mut attachment = host.reopen(&SessionId::from(ID)).await;
     settle().await;
     drop(seen(&mut attachment).await);
