@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bingo_plugin_sdk::calls::{
     CommandOutcome, CompactReason, Compaction, CompactorContext, Completion, ContextPiece, ContributeQuery,
@@ -257,8 +257,17 @@ pub trait Journal: Send + Sync {
     /// Begins a session that does not exist yet and takes the sole right to append to it. Its place is synced.
     fn create(&self, session: SessionId) -> BoxFuture<'static, Result<Epoch, JournalError>>;
 
-    /// Takes the sole right to append to a stored session, after cutting a torn tail.
-    fn claim(&self, session: SessionId) -> BoxFuture<'static, Result<Claim, JournalError>>;
+    /// Takes the sole right to append to a stored session, after cutting a torn tail. The stored frames go to `into` one
+    /// after another: those behind the newest checkpoint that can be trusted, or all. After an error what it took is void.
+    fn claim(
+        &self,
+        session: SessionId,
+        into: Arc<Mutex<dyn Replayer>>,
+    ) -> BoxFuture<'static, Result<Claim, JournalError>>;
+
+    /// Keeps what all frames appended so far come to, for a later claim to go on from. It is a cache: it may be lost, and
+    /// failing is no error. Ignored unless `through` is the last stored seq.
+    fn checkpoint(&self, epoch: Epoch, through: Seq, fold: Vec<u8>) -> BoxFuture<'static, ()>;
 
     /// Appends durable frames in one write, synced when asked. `expected_last` is the last seq stored before.
     ///
@@ -307,8 +316,19 @@ pub struct Epoch {
 #[derive(Debug)]
 pub struct Claim {
     pub epoch: Epoch,
-    /// Every stored frame, in order.
-    pub frames: Vec<Frame>,
+    /// The last stored seq.
+    pub last: Seq,
+    /// How many bytes of frames stand behind the checkpoint.
+    pub replayed: u64,
+}
+
+/// Takes the frames of a session as they are read from its journal.
+pub trait Replayer: Send {
+    /// Goes on from a checkpoint. Returns false when it cannot be read: then the frames come from the first one on.
+    fn resume(&mut self, fold: &[u8]) -> bool;
+
+    /// Takes the next frame.
+    fn take(&mut self, frame: Frame);
 }
 
 /// What a journal holds.

@@ -1,7 +1,7 @@
 //! Opening sessions: new ones, live ones, stored ones (kernel rules 3.1).
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bingo_plugin_sdk::event::{ErrorCode, KernelError, Usage};
 use bingo_plugin_sdk::ids::{Seq, SessionId};
@@ -10,7 +10,7 @@ use bingo_plugin_sdk::session::SessionSummary;
 
 use super::models::{ChosenModel, fallback_notice};
 use super::outbox::Store;
-use super::replay::Replay;
+use super::replay::Replaying;
 use super::session::{Begin, SessionHandle};
 use super::{Attachment, Kernel, session};
 use crate::ports::Epoch;
@@ -59,13 +59,16 @@ impl Kernel {
         if let Ok(session) = self.parts.session(id) {
             return Ok(session);
         }
-        let claim = self.parts.journal.claim(id.clone()).await.map_err(|error| error.to_kernel())?;
-        let last = claim.frames.last().map_or(Seq(0), |frame| frame.seq);
-        let Some(replay) = Replay::of(&claim.frames) else {
+        let replaying = Arc::new(Mutex::new(Replaying::default()));
+        let claim = self.parts.journal.claim(id.clone(), replaying.clone()).await;
+        let claim = claim.map_err(|error| error.to_kernel())?;
+        let replay = replaying.lock().unwrap_or_else(PoisonError::into_inner).finish();
+        let Some(replay) = replay else {
             self.parts.journal.release(claim.epoch).await;
             return Err(KernelError::new(ErrorCode::Storage, format!("session {id} has no frames")));
         };
-        self.start(Begin::resumed(replay), claim.epoch, last).await
+        let store = Store { last: claim.last, unsaved: claim.replayed, ..self.store(claim.epoch) };
+        self.start(Begin::resumed(replay), store).await
     }
 
     /// Opens the first candidate that nobody holds (kernel rules 3.1.4 and 5).
@@ -105,7 +108,7 @@ impl Kernel {
         let epoch = self.parts.journal.create(summary.id.clone()).await.map_err(|error| error.to_kernel())?;
         let mut begin = Begin::fresh(summary);
         begin.notices.extend(chosen.filter(|chosen| chosen.is_fallback).map(|_| fallback_notice()));
-        self.start(begin, epoch, Seq(0)).await
+        self.start(begin, self.store(epoch)).await
     }
 
     /// Takes a key that no session has or had; it is free again if creating fails.
@@ -131,10 +134,8 @@ impl Kernel {
     }
 
     /// Starts a session's actor; it is announced once its first frames are stored.
-    async fn start(&self, mut begin: Begin, epoch: Epoch, last: Seq) -> Result<SessionHandle, KernelError> {
+    async fn start(&self, mut begin: Begin, store: Store) -> Result<SessionHandle, KernelError> {
         begin.notices.extend(self.parts.board.take());
-        let (journal, sync) = (Arc::clone(&self.parts.journal), self.parts.settings.sync);
-        let store = Store { journal, epoch, last, sync };
         let session = session::spawn(Arc::clone(&self.parts), begin, store);
         session.flush().await?;
         self.parts.lock().live.insert(session.id.clone(), session.clone());
@@ -143,6 +144,12 @@ impl Kernel {
         let summary = Box::new(session.summary());
         self.parts.feed.publish(&GatewayEvent::SessionCreated { summary });
         Ok(session)
+    }
+
+    /// Returns the store of a session that has no frames yet.
+    fn store(&self, epoch: Epoch) -> Store {
+        let (journal, sync) = (Arc::clone(&self.parts.journal), self.parts.settings.sync);
+        Store { journal, epoch, last: Seq(0), sync, unsaved: 0, saved: 0 }
     }
 
     pub(super) fn opening(&self, id: &SessionId) -> Arc<tokio::sync::Mutex<()>> {

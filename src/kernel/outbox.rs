@@ -31,6 +31,11 @@ const TURN_ROOM: Room = Room { entries: 1024, bytes: 16 * 1024 * 1024 };
 /// What may wait for the disk before the session takes no more from its clients either.
 const CLIENT_ROOM: Room = Room { entries: 4096, bytes: 64 * 1024 * 1024 };
 
+/// So many bytes of frames are stored between two checkpoints of a session that goes on: about 40 ms of replay.
+const SAVED_WHILE_LIVE: u64 = 4 * 1024 * 1024;
+/// So many bytes make a checkpoint at a session's end worth its while.
+const SAVED_AT_THE_END: u64 = 256 * 1024;
+
 /// A bound on what waits.
 #[derive(Debug, Clone, Copy)]
 struct Room {
@@ -237,9 +242,23 @@ pub(super) struct Store {
     /// The last stored seq.
     pub(super) last: Seq,
     pub(super) sync: SyncMode,
+    /// About how many bytes were stored since the last checkpoint.
+    pub(super) unsaved: u64,
+    /// How large that was.
+    pub(super) saved: u64,
 }
 
 impl Store {
+    /// Keeps what the stored frames come to when it is worth it: at most as much is written as was stored since.
+    async fn save(&mut self, replay: &Replay, most_unsaved: u64) {
+        if self.unsaved < most_unsaved.max(self.saved) {
+            return;
+        }
+        let Some(fold) = replay.checkpoint(self.last) else { return };
+        (self.unsaved, self.saved) = (0, fold.len() as u64);
+        self.journal.checkpoint(self.epoch.clone(), self.last, fold).await;
+    }
+
     async fn append(&mut self, frames: Vec<Arc<Frame>>) -> Result<(), JournalError> {
         let Some(last) = frames.last().map(|frame| frame.seq) else { return Ok(()) };
         let sync = frames.iter().any(|frame| wants_sync(self.sync, &frame.event));
@@ -268,7 +287,7 @@ impl Publisher {
     /// Runs until the session ends or cannot be stored any more; then gives the journal back.
     pub(super) async fn run(mut self) {
         loop {
-            let entries = self.take().await;
+            let (entries, bytes) = self.take().await;
             let durable = entries.iter().filter_map(|entry| match entry {
                 Entry::Frame(frame) if frame.event.is_durable() => Some(Arc::clone(frame)),
                 _ => None,
@@ -277,10 +296,15 @@ impl Publisher {
                 self.fail(&error.to_kernel().message);
                 break;
             }
+            self.store.unsaved += bytes as u64;
             let ended = entries.into_iter().any(|entry| self.publish(entry));
             self.shared.drained.notify_one();
             if ended {
+                self.store.save(&self.replay, SAVED_AT_THE_END).await;
                 break;
+            }
+            if self.replay.state.turn.is_none() {
+                self.store.save(&self.replay, SAVED_WHILE_LIVE).await;
             }
         }
         self.subscribers.iter().for_each(|subscriber| subscriber.end());
@@ -293,15 +317,15 @@ impl Publisher {
         self.shared.drained.notify_one();
     }
 
-    async fn take(&self) -> VecDeque<Entry> {
+    /// Returns what waits, and what its frames weigh.
+    async fn take(&self) -> (VecDeque<Entry>, usize) {
         loop {
             let pushed = self.shared.pushed.notified();
             let entries = {
                 let mut state = self.shared.lock();
-                state.bytes = 0;
-                std::mem::take(&mut state.entries)
+                (std::mem::take(&mut state.entries), std::mem::take(&mut state.bytes))
             };
-            if !entries.is_empty() {
+            if !entries.0.is_empty() {
                 return entries;
             }
             pushed.await;

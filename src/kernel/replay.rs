@@ -1,16 +1,22 @@
 //! What the stored frames of a session come to: the state that clients fold too, and what only the kernel needs of them.
 
 use bingo_plugin_sdk::event::{Event, Frame};
+use bingo_plugin_sdk::ids::Seq;
 use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::SessionState;
+use serde::{Deserialize, Serialize};
 
 use super::compaction::Cut;
 use super::held::Window;
 use super::intents::Intents;
 use super::unfinished::Unfinished;
+use crate::ports::Replayer;
 
 /// The fold of a session's stored frames.
-#[derive(Debug, Clone)]
+///
+/// A checkpoint is all of it, so no field has a default: one that was written without a field is void.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Replay {
     pub(super) state: SessionState,
     /// Which items the state holds, and where the others stand.
@@ -36,14 +42,6 @@ impl Replay {
         }
     }
 
-    /// Folds stored frames from the first one on; nothing when that is no `sessionUpdated` (kernel rule 7.3).
-    pub(super) fn of(frames: &[Frame]) -> Option<Self> {
-        let Event::SessionUpdated { summary } = &frames.first()?.event else { return None };
-        let mut replay = Self::new((**summary).clone());
-        frames.iter().for_each(|frame| replay.apply(frame));
-        Some(replay)
-    }
-
     /// Folds the next frame.
     pub(super) fn apply(&mut self, frame: &Frame) {
         self.window.fold(&mut self.state, frame);
@@ -52,6 +50,59 @@ impl Replay {
         self.unfinished.apply(frame, &mut self.intents);
         if let Event::QueueChanged { revision, .. } = frame.event {
             self.queue_revision = revision;
+        }
+    }
+}
+
+impl Replay {
+    /// Returns the fold for a journal to keep, `last` being the last stored frame. Nothing while an item is unfinished: its
+    /// text may be of frames that are not stored.
+    pub(super) fn checkpoint(&self, last: Seq) -> Option<Vec<u8>> {
+        if self.state.items.iter().any(|item| !item.status.is_terminal()) {
+            return None;
+        }
+        let mut stored = self.clone();
+        stored.state.seq = last;
+        stored.state.signals.clear();
+        serde_json::to_vec(&Checkpoint { program: PROGRAM.to_owned(), replay: stored }).ok()
+    }
+}
+
+/// Which fold a checkpoint is of: each version of the program has its own.
+const PROGRAM: &str = env!("CARGO_PKG_VERSION");
+
+#[derive(Serialize, Deserialize)]
+struct Checkpoint {
+    program: String,
+    replay: Replay,
+}
+
+/// Folds what a journal reads.
+#[derive(Debug, Default)]
+pub(super) struct Replaying {
+    replay: Option<Replay>,
+}
+
+impl Replaying {
+    /// Returns the fold; nothing when there was no frame, or the first was no `sessionUpdated` (kernel rule 7.3).
+    pub(super) fn finish(&mut self) -> Option<Replay> {
+        self.replay.take()
+    }
+}
+
+impl Replayer for Replaying {
+    fn resume(&mut self, fold: &[u8]) -> bool {
+        let read: Option<Checkpoint> = serde_json::from_slice(fold).ok();
+        self.replay = read.filter(|read| read.program == PROGRAM).map(|read| read.replay);
+        self.replay.is_some()
+    }
+
+    fn take(&mut self, frame: Frame) {
+        if let (None, Event::SessionUpdated { summary }) = (&self.replay, &frame.event) {
+            self.replay = Some(Replay::new((**summary).clone()));
+        }
+        if let Some(replay) = &mut self.replay {
+            replay.apply(&frame);
         }
     }
 }

@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::journal::jsonl::disk::{Disk, failed, if_found};
 use crate::journal::jsonl::layout::Place;
 use crate::journal::jsonl::line::{self, Sum};
+use crate::journal::jsonl::marks::Marks;
 use crate::ports::JournalError;
 
 const FORMAT: &str = "bingo-journal";
@@ -43,11 +44,18 @@ pub(super) fn header_line(session: &SessionId) -> String {
     )
 }
 
+const START: Position = Position { bytes: 0, lines: 0, seq: Seq(0) };
+
+/// How much of a journal is read at a time, in bytes.
+const BUFFER: usize = 32 * 1024;
+
 /// Reads one journal from front to back.
 pub(super) struct Reader {
     place: Place,
     path: PathBuf,
     input: BufReader<File>,
+    /// Where the first frame begins.
+    begins: Position,
     at: Position,
     line: Vec<u8>,
     torn: bool,
@@ -68,8 +76,9 @@ impl Reader {
         let mut reader = Self {
             place: place.clone(),
             path,
-            input: BufReader::new(file),
-            at: Position { bytes: 0, lines: 0, seq: Seq(0) },
+            input: BufReader::with_capacity(BUFFER, file),
+            begins: START,
+            at: START,
             line: Vec::new(),
             torn: false,
             sums: false,
@@ -115,12 +124,21 @@ impl Reader {
         Ok(Some(frame))
     }
 
-    /// Returns the frames with `after < seq <= through`; of the lines before them only the numbers are read.
+    /// Returns the frames with `after < seq <= through`; of the lines before them only the numbers are read, and those that
+    /// marks pass over are not read at all. Returns nothing when the marks are not of this journal.
     ///
     /// # Errors
     /// `Damaged` for a line up to `through` that is no frame; `Io`.
-    pub(super) fn frames_between(&mut self, after: Seq, through: Seq) -> Result<Vec<Frame>, JournalError> {
+    pub(super) fn frames_between(
+        &mut self,
+        after: Seq,
+        through: Seq,
+        marks: &Marks,
+    ) -> Result<Option<Vec<Frame>>, JournalError> {
         let mut frames = Vec::new();
+        if !self.jump(marks.before(after))? {
+            return Ok(None);
+        }
         while self.at.seq < through && self.next_line()? {
             let seq = self.seq()?;
             if seq > after && seq <= through {
@@ -128,25 +146,71 @@ impl Reader {
             }
             self.at.seq = seq;
         }
-        Ok(frames)
+        Ok(Some(frames))
     }
 
-    /// Returns the frames of these ascending seqs; of the other lines only the numbers are read.
+    /// Returns the frames of these ascending seqs; of the other lines only the numbers are read, if at all. Returns nothing
+    /// when the marks are not of this journal.
     ///
     /// # Errors
     /// As `frames_between`.
-    pub(super) fn pick(&mut self, seqs: &[Seq]) -> Result<Vec<Frame>, JournalError> {
+    pub(super) fn pick(&mut self, seqs: &[Seq], marks: &Marks) -> Result<Option<Vec<Frame>>, JournalError> {
         let mut frames = Vec::new();
-        let mut wanted = seqs.iter().copied().peekable();
-        while wanted.peek().is_some() && self.next_line()? {
-            let seq = self.seq()?;
-            while wanted.next_if(|next| *next < seq).is_some() {}
-            if wanted.next_if_eq(&seq).is_some() {
-                frames.push(self.parse()?);
+        let mut read: Option<Seq> = None;
+        for wanted in seqs {
+            if read.is_some_and(|seq| seq >= *wanted) {
+                continue;
             }
-            self.at.seq = seq;
+            if !self.jump(marks.before(*wanted))? {
+                return Ok(None);
+            }
+            while read.is_none_or(|seq| seq < *wanted) && self.next_line()? {
+                let seq = self.seq()?;
+                if seqs.binary_search(&seq).is_ok() {
+                    frames.push(self.parse()?);
+                }
+                self.at.seq = seq;
+                read = Some(seq);
+            }
         }
-        Ok(frames)
+        Ok(Some(frames))
+    }
+
+    /// Goes forward to a mark. Returns false when the frame that it names does not begin there.
+    fn jump(&mut self, mark: Option<Position>) -> Result<bool, JournalError> {
+        let Some(mark) = mark.filter(|mark| mark.bytes > self.at.bytes) else { return Ok(true) };
+        if !self.skip_to(Position { seq: Seq(mark.seq.0.saturating_sub(1)), ..mark })? {
+            return Ok(false);
+        }
+        let begins = self.at;
+        // Whatever is wrong with the line is told by whoever reads it without the mark.
+        let fits =
+            self.next_line().is_ok_and(|is_line| is_line) && self.seq().is_ok_and(|seq| seq == mark.seq);
+        self.at = begins;
+        self.seek(begins.bytes)?;
+        Ok(fits)
+    }
+
+    /// Returns the marks of the whole journal.
+    ///
+    /// # Errors
+    /// `Damaged` for a line without a number; `Io`.
+    pub(super) fn marks(&mut self) -> Result<Marks, JournalError> {
+        let mut marks = Marks::default();
+        let mut begins = self.at;
+        while self.next_line()? {
+            let seq = self.seq()?;
+            marks.note(begins, seq);
+            self.at.seq = seq;
+            begins = self.at;
+        }
+        Ok(marks)
+    }
+
+    /// Goes back to before the first frame.
+    pub(super) fn rewind(&mut self) -> Result<(), JournalError> {
+        self.at = self.begins;
+        self.seek(self.at.bytes)
     }
 
     /// Returns the number of the frame on the line that was read. Ours stand at its head.
@@ -173,7 +237,8 @@ impl Reader {
             return Ok(false);
         }
         self.check_header()?;
-        self.at = Position { bytes: self.line.len() as u64, lines: 1, seq: Seq(0) };
+        self.begins = Position { bytes: self.line.len() as u64, lines: 1, seq: Seq(0) };
+        self.at = self.begins;
         Ok(true)
     }
 

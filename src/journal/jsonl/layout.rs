@@ -59,6 +59,16 @@ impl Place {
         self.dir.join("summary.json.tmp")
     }
 
+    /// Returns the path of what the journal came to, up to a place in it.
+    pub(super) fn checkpoint(&self) -> PathBuf {
+        self.dir.join("checkpoint")
+    }
+
+    /// Returns the path under which a checkpoint is written before it takes its place.
+    pub(super) fn checkpoint_draft(&self) -> PathBuf {
+        self.dir.join("checkpoint.tmp")
+    }
+
     /// Returns the error that says that this session is not stored.
     pub(super) fn not_found(&self) -> JournalError {
         JournalError::NotFound { session: self.session.clone() }

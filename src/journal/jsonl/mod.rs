@@ -1,22 +1,24 @@
-//! A journal of one JSON line a frame: `<data_dir>/sessions/<id>/{journal.jsonl,.lock,summary.json}`.
+//! A journal of one JSON line a frame: `<data_dir>/sessions/<id>/{journal.jsonl,.lock,summary.json,checkpoint}`.
 //!
 //! `journal.jsonl` alone is the truth: line 1 is a header, every further line one durable frame in seq order, never
-//! rewritten. `.lock` holds the sole right to append, `summary.json` is a cache that may be deleted at any time.
+//! rewritten. `.lock` holds the sole right to append, `summary.json` and `checkpoint` are caches that may be deleted at any time.
 //! This file moves the work to blocking threads; `store` does it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bingo_plugin_sdk::event::Frame;
 use bingo_plugin_sdk::ids::{Seq, SessionId};
 
-use crate::ports::{BoxFuture, Claim, Epoch, Journal, JournalError, StoredSessions};
+use crate::ports::{BoxFuture, Claim, Epoch, Journal, JournalError, Replayer, StoredSessions};
 
+mod checkpoint;
 mod disk;
 mod file;
 mod layout;
 mod line;
 mod lock;
+mod marks;
 mod store;
 mod summary;
 mod writer;
@@ -64,8 +66,26 @@ impl Journal for JsonlJournal {
         self.work(move |store| store.create(session))
     }
 
-    fn claim(&self, session: SessionId) -> BoxFuture<'static, Result<Claim, JournalError>> {
-        self.work(move |store| store.claim(session))
+    fn claim(
+        &self,
+        session: SessionId,
+        into: Arc<Mutex<dyn Replayer>>,
+    ) -> BoxFuture<'static, Result<Claim, JournalError>> {
+        self.work(move |store| {
+            store.claim(session, &mut *into.lock().unwrap_or_else(PoisonError::into_inner))
+        })
+    }
+
+    fn checkpoint(&self, epoch: Epoch, through: Seq, fold: Vec<u8>) -> BoxFuture<'static, ()> {
+        let kept = self.work(move |store| {
+            store.checkpoint(&epoch, through, &fold);
+            Ok(())
+        });
+        Box::pin(async move {
+            if let Err(error) = kept.await {
+                tracing::debug!(%error, "a checkpoint was not kept");
+            }
+        })
     }
 
     fn append(

@@ -14,19 +14,30 @@ use crate::journal::jsonl::disk::{Disk, failed, if_found, make_dir, sync_dir};
 use crate::journal::jsonl::file::Reader;
 use crate::journal::jsonl::layout::Place;
 use crate::journal::jsonl::lock::SessionLock;
+use crate::journal::jsonl::marks::Marks;
 use crate::journal::jsonl::summary;
 use crate::journal::jsonl::writer::Writer;
-use crate::ports::{Claim, Epoch, JournalError, StoredSessions};
+use crate::ports::{Claim, Epoch, JournalError, Replayer, StoredSessions};
 
 /// A writer that others may be using; empty once it has failed or was given back.
 type Slot = Arc<Mutex<Option<Writer>>>;
+
+/// A session that is held here.
+#[derive(Clone)]
+struct Live {
+    /// The number of the epoch.
+    number: u64,
+    slot: Slot,
+    /// The writer's own index, so that a read never waits for an append.
+    marks: Arc<Mutex<Marks>>,
+}
 
 /// The sessions under `<data_dir>/sessions`.
 pub(super) struct Store {
     sessions_dir: PathBuf,
     disk: Arc<dyn Disk>,
     next_epoch: AtomicU64,
-    writers: Mutex<HashMap<SessionId, (u64, Slot)>>,
+    writers: Mutex<HashMap<SessionId, Live>>,
 }
 
 impl Store {
@@ -56,10 +67,19 @@ impl Store {
     }
 
     /// Takes a stored session over and registers its writer.
-    pub(super) fn claim(&self, session: SessionId) -> Result<Claim, JournalError> {
+    pub(super) fn claim(&self, session: SessionId, into: &mut dyn Replayer) -> Result<Claim, JournalError> {
         let place = Place::of(&self.sessions_dir, &session)?;
-        let (writer, frames) = Writer::claim(&*self.disk, place)?;
-        Ok(Claim { epoch: self.register(session, writer), frames })
+        let (writer, replayed) = Writer::claim(&*self.disk, place, into)?;
+        let last = writer.last();
+        Ok(Claim { epoch: self.register(session, writer), last, replayed })
+    }
+
+    /// Keeps a checkpoint, unless the epoch is over or more was appended meanwhile.
+    pub(super) fn checkpoint(&self, epoch: &Epoch, through: Seq, fold: &[u8]) {
+        let Some(Live { slot, .. }) = self.live(epoch) else { return };
+        if let Some(writer) = &*lock(&slot) {
+            writer.checkpoint(&*self.disk, through, fold);
+        }
     }
 
     /// Appends under an epoch; any error ends that epoch, and with it the lock.
@@ -71,7 +91,7 @@ impl Store {
         sync: bool,
     ) -> Result<(), JournalError> {
         let fenced = || JournalError::Fenced { session: epoch.session.clone() };
-        let slot = self.slot(epoch).ok_or_else(fenced)?;
+        let Live { slot, .. } = self.live(epoch).ok_or_else(fenced)?;
         let mut held = lock(&slot);
         // Taken out while it works, so that a panic loses it like a failure does.
         let mut writer = held.take().ok_or_else(fenced)?;
@@ -98,20 +118,36 @@ impl Store {
         after: Seq,
         through: Seq,
     ) -> Result<Vec<Frame>, JournalError> {
-        let place = Place::of(&self.sessions_dir, session)?;
-        match Reader::open(&*self.disk, &place)? {
-            Some(mut reader) => reader.frames_between(after, through),
-            None => Ok(Vec::new()),
-        }
+        self.with_reader(session, Vec::new, |reader, marks| reader.frames_between(after, through, marks))
     }
 
     /// Reads the frames of ascending seqs, also while somebody appends.
     pub(super) fn pick(&self, session: &SessionId, seqs: &[Seq]) -> Result<Vec<Frame>, JournalError> {
+        self.with_reader(session, Vec::new, |reader, marks| reader.pick(seqs, marks))
+    }
+
+    /// Reads with the index of the session if it is held here. An index that turns out to be wrong is made anew.
+    fn with_reader<T>(
+        &self,
+        session: &SessionId,
+        empty: impl FnOnce() -> T,
+        read: impl Fn(&mut Reader, &Marks) -> Result<Option<T>, JournalError>,
+    ) -> Result<T, JournalError> {
         let place = Place::of(&self.sessions_dir, session)?;
-        match Reader::open(&*self.disk, &place)? {
-            Some(mut reader) => reader.pick(seqs),
-            None => Ok(Vec::new()),
+        let Some(mut reader) = Reader::open(&*self.disk, &place)? else { return Ok(empty()) };
+        let live = self.table().get(session).map(|live| Arc::clone(&live.marks));
+        let marks = live.as_ref().map(|live| lock(live).clone()).unwrap_or_default();
+        if let Some(found) = read(&mut reader, &marks)? {
+            return Ok(found);
         }
+        tracing::warn!(session = %session, "the index of a journal was wrong and is made anew");
+        reader.rewind()?;
+        let marks = reader.marks()?;
+        if let Some(live) = live {
+            lock(&live).replace(&marks);
+        }
+        reader.rewind()?;
+        read(&mut reader, &Marks::default()).map(|found| found.unwrap_or_else(empty))
     }
 
     /// Lists the sessions; a directory without a journal, or with one that never got a frame, is not one.
@@ -142,7 +178,7 @@ impl Store {
             return Err(place.not_found());
         }
         let held = self.table().remove(session);
-        if let Some((_, slot)) = held {
+        if let Some(Live { slot, .. }) = held {
             *lock(&slot) = None;
         }
         let _lock = SessionLock::take(&*self.disk, &place)?;
@@ -154,23 +190,22 @@ impl Store {
 
     fn register(&self, session: SessionId, writer: Writer) -> Epoch {
         let number = self.next_epoch.fetch_add(1, Ordering::Relaxed);
-        self.table().insert(session.clone(), (number, Arc::new(Mutex::new(Some(writer)))));
+        let (marks, slot) = (writer.marks(), Arc::new(Mutex::new(Some(writer))));
+        self.table().insert(session.clone(), Live { number, slot, marks });
         Epoch { session, number }
     }
 
-    fn slot(&self, epoch: &Epoch) -> Option<Slot> {
-        let table = self.table();
-        let (number, slot) = table.get(&epoch.session)?;
-        (*number == epoch.number).then(|| Arc::clone(slot))
+    fn live(&self, epoch: &Epoch) -> Option<Live> {
+        self.table().get(&epoch.session).filter(|live| live.number == epoch.number).cloned()
     }
 
     fn unregister(&self, epoch: &Epoch) -> Option<Slot> {
         let mut table = self.table();
-        table.get(&epoch.session).filter(|(number, _)| *number == epoch.number)?;
-        table.remove(&epoch.session).map(|(_, slot)| slot)
+        table.get(&epoch.session).filter(|live| live.number == epoch.number)?;
+        table.remove(&epoch.session).map(|live| live.slot)
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<SessionId, (u64, Slot)>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<SessionId, Live>> {
         lock(&self.writers)
     }
 }

@@ -32,6 +32,16 @@ pub(super) struct Fold {
 }
 
 impl Fold {
+    /// Goes on from what earlier frames came to.
+    pub(super) fn resume(summary: SessionSummary) -> Self {
+        Self { summary: Some(summary), changed: true }
+    }
+
+    /// Returns what was folded so far; nothing before the first frame.
+    pub(super) fn summary(&self) -> Option<&SessionSummary> {
+        self.summary.as_ref()
+    }
+
     /// Folds one frame.
     pub(super) fn apply(&mut self, frame: &Frame) {
         match (&frame.event, &mut self.summary) {

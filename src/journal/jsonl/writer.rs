@@ -6,18 +6,20 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bingo_plugin_sdk::event::Frame;
 use bingo_plugin_sdk::ids::Seq;
 
+use crate::journal::jsonl::checkpoint;
 use crate::journal::jsonl::disk::{Disk, failed, if_found, make_dir, sync_dir};
 use crate::journal::jsonl::file::{Position, Reader, header_line, misplaced};
 use crate::journal::jsonl::layout::Place;
 use crate::journal::jsonl::line;
 use crate::journal::jsonl::lock::SessionLock;
+use crate::journal::jsonl::marks::Marks;
 use crate::journal::jsonl::summary::{self, Fold};
-use crate::ports::JournalError;
+use crate::ports::{JournalError, Replayer};
 
 /// The right to append to one session, and the means.
 pub(super) struct Writer {
@@ -25,6 +27,8 @@ pub(super) struct Writer {
     file: File,
     at: Position,
     fold: Fold,
+    /// The index of the file, which readers share.
+    marks: Arc<Mutex<Marks>>,
     /// Last, so that the file is closed before the next holder opens it.
     _lock: SessionLock,
 }
@@ -47,7 +51,11 @@ impl Writer {
             return Err(exists());
         }
         match begin(disk, &place) {
-            Ok((file, at)) => Ok(Self { place, file, at, fold: Fold::default(), _lock: lock }),
+            Ok((file, at)) => {
+                // Of a session of this name whose directory could not be removed as a whole.
+                checkpoint::forget(disk, &place);
+                Ok(Self { place, file, at, fold: Fold::default(), marks: Arc::default(), _lock: lock })
+            }
             Err(error) => {
                 // The error that counts is the first one; a rest of the header is begun anew or skipped.
                 let _ = disk.remove_dir(place.dir());
@@ -56,11 +64,16 @@ impl Writer {
         }
     }
 
-    /// Takes a stored session over, cuts its torn tail, and returns its frames with the writer.
+    /// Takes a stored session over, cuts its torn tail, and returns the writer; `into` takes what was stored. Also returns how
+    /// many bytes of frames it took.
     ///
     /// # Errors
     /// `NotFound` also for a session without a frame; `Locked`, `NotJournal`, `Newer`, `Damaged`, `Io`.
-    pub(super) fn claim(disk: &dyn Disk, place: Place) -> Result<(Self, Vec<Frame>), JournalError> {
+    pub(super) fn claim(
+        disk: &dyn Disk,
+        place: Place,
+        into: &mut dyn Replayer,
+    ) -> Result<(Self, u64), JournalError> {
         let path = place.journal();
         // Asked first so that no lock file appears where no session is.
         if if_found(disk.facts(&path)).map_err(failed("read", &path))?.is_none() {
@@ -68,8 +81,10 @@ impl Writer {
         }
         let lock = SessionLock::take(disk, &place)?;
         let mut reader = Reader::open(disk, &place)?.ok_or_else(|| place.not_found())?;
-        let (frames, mut fold) = read_all(&mut reader).inspect_err(|_| summary::forget(disk, &place))?;
-        if frames.is_empty() {
+        let (mut fold, mut marks) = resume(disk, &place, &mut reader, into)?;
+        let begins = reader.at();
+        replay(&mut reader, into, &mut fold, &mut marks).inspect_err(|_| summary::forget(disk, &place))?;
+        if reader.at().seq == Seq(0) {
             return Err(place.not_found());
         }
         // A cache that counts more than is left must not outlive the cut: the journal would grow past its place again,
@@ -83,7 +98,31 @@ impl Writer {
             disk.sync_all(&file).map_err(failed("sync", &path))?;
         }
         fold.save(disk, &place, at);
-        Ok((Self { place, file, at, fold, _lock: lock }, frames))
+        let marks = Arc::new(Mutex::new(marks));
+        Ok((Self { place, file, at, fold, marks, _lock: lock }, at.bytes - begins.bytes))
+    }
+
+    /// Returns the last stored seq.
+    pub(super) fn last(&self) -> Seq {
+        self.at.seq
+    }
+
+    /// Returns the index of the file as it grows.
+    pub(super) fn marks(&self) -> Arc<Mutex<Marks>> {
+        Arc::clone(&self.marks)
+    }
+
+    /// Keeps what all stored frames come to, if `through` is the last one. A failure is logged: the journal has it all.
+    pub(super) fn checkpoint(&self, disk: &dyn Disk, through: Seq, fold: &[u8]) {
+        let Some(summary) = self.fold.summary().filter(|_| through == self.at.seq) else { return };
+        let marks = self.index().clone();
+        if let Err(error) = checkpoint::save(disk, &self.place, self.at, summary.clone(), marks, fold) {
+            tracing::debug!(session = %self.place.session(), %error, "a checkpoint was not written");
+        }
+    }
+
+    fn index(&self) -> MutexGuard<'_, Marks> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Appends frames in one write and syncs when asked; without frames, it syncs what was appended before.
@@ -102,7 +141,7 @@ impl Writer {
             return Err(self.place.fenced());
         }
         let path = self.place.journal();
-        let (lines, at) = self.encode(&path, frames)?;
+        let (lines, begins, at) = self.encode(&path, frames)?;
         let stored = self.store(disk, &lines, sync);
         if stored.is_err() {
             // Whole lines of a failed write must not come back: their numbers may be told again. Where even this fails,
@@ -112,6 +151,9 @@ impl Writer {
         stored.map_err(|(act, error)| failed(act, &path)(error))?;
         self.at = at;
         frames.iter().for_each(|frame| self.fold.apply(frame));
+        let mut marks = self.index();
+        begins.into_iter().zip(frames).for_each(|(begins, frame)| marks.note(begins, frame.seq));
+        drop(marks);
         self.fold.save(disk, &self.place, at);
         Ok(())
     }
@@ -126,20 +168,24 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns the frames as lines, and where the file ends after them.
-    fn encode(&self, path: &Path, frames: &[Arc<Frame>]) -> Result<(Vec<u8>, Position), JournalError> {
-        let mut lines = Vec::new();
+    /// Returns the frames as lines, where each begins, and where the file ends after them.
+    fn encode(
+        &self,
+        path: &Path,
+        frames: &[Arc<Frame>],
+    ) -> Result<(Vec<u8>, Vec<Position>, Position), JournalError> {
+        let (mut lines, mut begins) = (Vec::new(), Vec::new());
         let mut at = self.at;
         for frame in frames {
+            begins.push(at);
             if let Some(reason) = misplaced(at.seq, self.place.session(), frame) {
                 return Err(failed("append to", path)(io::Error::new(io::ErrorKind::InvalidInput, reason)));
             }
             line::write(frame, &mut lines).map_err(|error| failed("append to", path)(error.into()))?;
-            at.seq = frame.seq;
-            at.lines += 1;
+            let bytes = self.at.bytes + lines.len() as u64;
+            at = Position { bytes, lines: at.lines + 1, seq: frame.seq };
         }
-        at.bytes += lines.len() as u64;
-        Ok((lines, at))
+        Ok((lines, begins, at))
     }
 }
 
@@ -164,12 +210,36 @@ fn begin(disk: &dyn Disk, place: &Place) -> Result<(File, Position), JournalErro
     Ok((file, Position { bytes: header.len() as u64, lines: 1, seq: Seq(0) }))
 }
 
-fn read_all(reader: &mut Reader) -> Result<(Vec<Frame>, Fold), JournalError> {
-    let mut frames = Vec::new();
-    let mut fold = Fold::default();
-    while let Some(frame) = reader.next_frame()? {
-        fold.apply(&frame);
-        frames.push(frame);
+/// Goes to the place up to which a checkpoint counts, if there is one for this journal and `into` goes on from it.
+fn resume(
+    disk: &dyn Disk,
+    place: &Place,
+    reader: &mut Reader,
+    into: &mut dyn Replayer,
+) -> Result<(Fold, Marks), JournalError> {
+    if let Some((head, fold)) = checkpoint::load(disk, place)
+        && reader.skip_to(head.journal)?
+        && into.resume(&fold)
+    {
+        return Ok((Fold::resume(head.summary), head.marks));
     }
-    Ok((frames, fold))
+    checkpoint::forget(disk, place);
+    reader.rewind()?;
+    Ok(Default::default())
+}
+
+fn replay(
+    reader: &mut Reader,
+    into: &mut dyn Replayer,
+    fold: &mut Fold,
+    marks: &mut Marks,
+) -> Result<(), JournalError> {
+    let mut begins = reader.at();
+    while let Some(frame) = reader.next_frame()? {
+        marks.note(begins, frame.seq);
+        begins = reader.at();
+        fold.apply(&frame);
+        into.take(frame);
+    }
+    Ok(())
 }

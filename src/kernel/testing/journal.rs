@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bingo_plugin_sdk::event::Frame;
 use bingo_plugin_sdk::ids::{Seq, SessionId};
 
-use crate::kernel::replay::Replay;
-use crate::ports::{BoxFuture, Claim, Epoch, Journal, JournalError, StoredSessions};
+use crate::kernel::replay::Replaying;
+use crate::ports::{BoxFuture, Claim, Epoch, Journal, JournalError, Replayer, StoredSessions};
 
 /// The disk of one host; clones are the same disk.
 #[derive(Clone, Default)]
@@ -31,6 +31,8 @@ struct File {
     frames: Vec<Frame>,
     synced: usize,
     epoch: u64,
+    /// Outlives a power cut, also if it counts frames that do not.
+    checkpoint: Option<(Seq, Vec<u8>)>,
 }
 
 impl MemoryJournal {
@@ -55,6 +57,11 @@ impl MemoryJournal {
         let mut disk = self.lock();
         disk.left = None;
         std::mem::take(&mut disk.met)
+    }
+
+    /// Returns up to which frame the checkpoint of a session counts.
+    pub(in crate::kernel) fn saved(&self, session: &SessionId) -> Option<Seq> {
+        self.lock().sessions.get(session)?.checkpoint.as_ref().map(|(through, _)| *through)
     }
 
     /// Returns what stands in a session's journal.
@@ -137,12 +144,32 @@ impl Journal for MemoryJournal {
         })
     }
 
-    fn claim(&self, session: SessionId) -> BoxFuture<'static, Result<Claim, JournalError>> {
+    fn claim(
+        &self,
+        session: SessionId,
+        into: Arc<Mutex<dyn Replayer>>,
+    ) -> BoxFuture<'static, Result<Claim, JournalError>> {
         self.now(|disk| {
             let file = disk.file(&session)?;
             file.epoch += 1;
-            Ok(Claim { epoch: Epoch { number: file.epoch, session }, frames: file.frames.clone() })
+            let mut into = into.lock().unwrap_or_else(PoisonError::into_inner);
+            let kept = file.checkpoint.as_ref().filter(|(through, fold)| {
+                file.frames.iter().any(|frame| frame.seq == *through) && into.resume(fold)
+            });
+            let after = kept.map_or(Seq(0), |(through, _)| *through);
+            let frames = file.frames.iter().filter(|frame| frame.seq > after);
+            let replayed = frames.map(|frame| into.take(frame.clone())).count() as u64;
+            let last = file.frames.last().map_or(Seq(0), |frame| frame.seq);
+            Ok(Claim { epoch: Epoch { number: file.epoch, session }, last, replayed })
         })
+    }
+
+    fn checkpoint(&self, epoch: Epoch, through: Seq, fold: Vec<u8>) -> BoxFuture<'static, ()> {
+        // The cache of a disk that fails is not written; that is no error.
+        if let Ok(file) = self.lock().file(&epoch.session) {
+            file.checkpoint = Some((through, fold));
+        }
+        Box::pin(std::future::ready(()))
     }
 
     fn append(
@@ -184,8 +211,12 @@ impl Journal for MemoryJournal {
 
     fn list(&self) -> BoxFuture<'static, Result<StoredSessions, JournalError>> {
         self.now(|disk| {
-            let summaries = disk.sessions.values().filter_map(|file| Replay::of(&file.frames));
-            let sessions = summaries.map(|replay| replay.state.summary).collect();
+            let summary = |file: &File| {
+                let mut replaying = Replaying::default();
+                file.frames.iter().for_each(|frame| replaying.take(frame.clone()));
+                replaying.finish().map(|replay| replay.state.summary)
+            };
+            let sessions = disk.sessions.values().filter_map(summary).collect();
             Ok(StoredSessions { sessions, problems: Vec::new() })
         })
     }

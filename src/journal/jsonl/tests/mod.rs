@@ -59,8 +59,49 @@ impl Data {
         frames
     }
 
-    async fn claim(&self) -> Result<Claim, JournalError> {
+    async fn claim(&self) -> Result<Claimed, JournalError> {
         self.journal.claim(self.session.clone()).await
+    }
+}
+
+/// A stored session taken for appending, with what the journal said of it.
+#[derive(Debug)]
+struct Claimed {
+    epoch: Epoch,
+    /// Those behind the checkpoint.
+    frames: Vec<Frame>,
+    /// The fold of the checkpoint, if there was one.
+    resumed: Option<Vec<u8>>,
+}
+
+impl JsonlJournal {
+    /// Claims a session and keeps all that is read.
+    async fn claim(&self, session: SessionId) -> Result<Claimed, JournalError> {
+        let into = Arc::new(Mutex::new(Collected::default()));
+        let claim = Journal::claim(self, session, into.clone()).await?;
+        let Collected { frames, resumed } = std::mem::take(&mut *into.lock().unwrap());
+        if let Some(last) = frames.last() {
+            assert_eq!(claim.last, last.seq);
+        }
+        Ok(Claimed { epoch: claim.epoch, frames, resumed })
+    }
+}
+
+#[derive(Default)]
+struct Collected {
+    frames: Vec<Frame>,
+    resumed: Option<Vec<u8>>,
+}
+
+impl Replayer for Collected {
+    fn resume(&mut self, fold: &[u8]) -> bool {
+        let accepts = fold != b"of another version";
+        self.resumed = accepts.then(|| fold.to_vec());
+        accepts
+    }
+
+    fn take(&mut self, frame: Frame) {
+        self.frames.push(frame);
     }
 }
 
