@@ -8,11 +8,11 @@ use proptest::sample::Index;
 
 use super::*;
 use crate::kernel::compaction::Cut;
-use crate::kernel::replay::Replay;
+use crate::kernel::replay::{Replay, Replaying};
 use crate::kernel::response::new_item;
 use crate::kernel::testing::{MemoryJournal, summary};
 use crate::kernel::view::View;
-use crate::ports::Journal;
+use crate::ports::{Journal, Replayer};
 
 const FEW: Limits = Limits { items: 8, bytes: 2000 };
 
@@ -27,6 +27,7 @@ enum Step {
     Late(Index),
     Withdraw(Index, bool),
     Cut(Index, Index),
+    Resume,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -37,6 +38,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<Index>().prop_map(Step::End),
         1 => any::<Index>().prop_map(Step::Late),
         1 => (any::<Index>(), any::<bool>()).prop_map(|(index, rewind)| Step::Withdraw(index, rewind)),
+        1 => Just(Step::Resume),
         1 => (any::<Index>(), any::<Index>()).prop_map(|(boundary, kept)| Step::Cut(boundary, kept)),
     ]
 }
@@ -48,6 +50,8 @@ struct Folds {
     cuts: Vec<Cut>,
     frames: Vec<Arc<Frame>>,
     seq: Seq,
+    /// A fold that went on from the newest checkpoint.
+    resumed: Option<Replay>,
 }
 
 impl Folds {
@@ -56,7 +60,8 @@ impl Folds {
         let mut windowed = Replay::new(summary(&session));
         windowed.window = Window::new(FEW);
         let whole = SessionState::new(summary(&session));
-        let mut folds = Self { windowed, whole, cuts: Vec::new(), frames: Vec::new(), seq: Seq(0) };
+        let mut folds =
+            Self { windowed, whole, cuts: Vec::new(), frames: Vec::new(), seq: Seq(0), resumed: None };
         folds.apply(Event::SessionUpdated { summary: Box::new(summary(&session)) });
         folds
     }
@@ -69,8 +74,29 @@ impl Folds {
         self.cuts.extend(Cut::of(&frame.event));
         self.windowed.apply(&frame);
         if frame.event.is_durable() {
+            if let Some(resumed) = &mut self.resumed {
+                resumed.apply(&frame);
+            }
             self.frames.push(Arc::new(frame));
         }
+    }
+
+    /// Goes on from a checkpoint, where one can be made.
+    fn resume(&mut self) {
+        let stored = self.frames.last().unwrap().seq;
+        if let Some(fold) = self.windowed.checkpoint(stored) {
+            let mut replaying = Replaying::default();
+            assert!(replaying.resume(&fold));
+            self.resumed = replaying.finish();
+        }
+    }
+
+    /// What all stored frames come to.
+    fn replayed(&self) -> Replay {
+        let mut replay = Replay::new(summary(&SessionId::from("ses_1")));
+        replay.window = Window::new(FEW);
+        self.frames.iter().for_each(|frame| replay.apply(frame));
+        replay
     }
 
     fn step(&mut self, step: &Step) {
@@ -96,6 +122,7 @@ impl Folds {
                     self.apply(Event::ItemUpdated { item: Arc::new(late) });
                 }
             }
+            Step::Resume => self.resume(),
             Step::Withdraw(index, rewind) => self.withdraw(index, *rewind),
             Step::Cut(boundary, kept) => self.cut(boundary, kept),
         }
@@ -192,9 +219,21 @@ async fn check(folds: &Folds) {
         let alone = Cut::visible(&folds.cuts, keys).into_iter().map(|at| window_items[at].clone());
         assert_eq!(ids(&alone.collect::<Vec<_>>()), ids(&sees), "the window alone says what the model sees");
     }
-    let text = serde_json::to_string(window).unwrap();
-    let read: Window = serde_json::from_str(&text).unwrap();
-    assert_eq!(serde_json::to_value(&read).unwrap(), serde_json::to_value(window).unwrap());
+    if let Some(resumed) = &folds.resumed {
+        let replayed = folds.replayed();
+        let (one, other) = (View::of(resumed), View::of(&replayed));
+        let transcript = one.range(&journal, 0..one.len()).await.unwrap();
+        assert_eq!(transcript, other.range(&journal, 0..other.len()).await.unwrap());
+        assert_eq!(beside_items(resumed), beside_items(&replayed), "a checkpoint and the rest are all");
+    }
+}
+
+/// All of a fold but its items: the window may begin elsewhere, since deltas weigh something too.
+fn beside_items(replay: &Replay) -> Value {
+    let mut replay = replay.clone();
+    replay.state.items.clear();
+    replay.window = Window::new(FEW);
+    serde_json::to_value(&replay).unwrap()
 }
 
 proptest! {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bingo_plugin_sdk::event::Frame;
 use bingo_plugin_sdk::ids::{Seq, SessionId};
 
+use crate::kernel::outbox::json_length;
 use crate::kernel::replay::Replaying;
 use crate::ports::{BoxFuture, Claim, Epoch, Journal, JournalError, Replayer, StoredSessions};
 
@@ -158,7 +159,11 @@ impl Journal for MemoryJournal {
             });
             let after = kept.map_or(Seq(0), |(through, _)| *through);
             let frames = file.frames.iter().filter(|frame| frame.seq > after);
-            let replayed = frames.map(|frame| into.take(frame.clone())).count() as u64;
+            let replayed = frames.map(|frame| {
+                into.take(frame.clone());
+                json_length(frame) as u64
+            });
+            let replayed = replayed.sum();
             let last = file.frames.last().map_or(Seq(0), |frame| frame.seq);
             Ok(Claim { epoch: Epoch { number: file.epoch, session }, last, replayed })
         })

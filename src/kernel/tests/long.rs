@@ -167,6 +167,42 @@ async fn the_model_sees_what_a_cut_left_wherever_it_stands() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_session_goes_on_from_its_checkpoint_as_from_all_its_frames() {
+    let (id, long) = (SessionId::from(ID), "x".repeat(2000));
+    let mut story = Story::of(3000);
+    story.cut(2900, 3, 1);
+    (0..2000).for_each(|line| story.say(&format!("{line} {long}")));
+    let host = story.stored().await;
+    settle().await;
+    let saved = host.journal.saved(&id);
+    assert!(saved > story.frames.last().map(|frame| frame.seq), "{saved:?}: so much is not replayed twice");
+    let shown = paged(&host, 0).await;
+    let before = host.reopen(&id).await.snapshot;
+    let host = Host::over(host.journal.cut_power(), SyncMode::Off, Vec::new());
+    let after = host.reopen(&id).await.snapshot;
+    assert_same(&paged(&host, 0).await, &shown, "all of it");
+    assert_eq!((&after.items, &after.extensions), (&before.items, &before.extensions));
+    assert_eq!(after.history_generation, 1);
+    let words = asked(&host, "req", "and?").await;
+    let first = ["3", "[Summary of the conversation so far]\nin short", "2900"];
+    assert_eq!((&words[..3], words.len()), (&first.map(str::to_owned)[..], 2 + 100 + 2000 + 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checkpoint_of_frames_that_were_lost_is_void() {
+    let id = SessionId::from(ID);
+    let mut story = Story::of(0);
+    (0..3000).for_each(|line| story.say(&format!("{line} {}", "x".repeat(2000))));
+    let host = story.stored().await;
+    settle().await;
+    let saved = host.journal.saved(&id).unwrap();
+    host.journal.tear(&id, |frame| frame.seq >= saved);
+    let host = Host::over(host.journal.cut_power(), SyncMode::Off, Vec::new());
+    host.reopen(&id).await;
+    assert_same(&paged(&host, 0).await, &story.ids(), "all of it");
+}
+
 /// Rule 3.2.19. Mends 9.1.5.
 #[tokio::test(start_paused = true)]
 async fn a_page_of_a_history_that_changed_is_refused() {

@@ -1,5 +1,6 @@
 //! Tests of the store through its port, on a real directory: what they share, and the plain life of a session.
 
+mod checkpoints;
 mod crash;
 mod damage;
 mod disks;
