@@ -251,10 +251,13 @@ pub(super) struct Store {
 impl Store {
     /// Keeps what the stored frames come to when it is worth it: at most as much is written as was stored since.
     async fn save(&mut self, replay: &Replay, most_unsaved: u64) {
-        if self.unsaved < most_unsaved.max(self.saved) {
+        if self.unsaved < most_unsaved.max(self.saved) || !replay.is_settled() {
             return;
         }
-        let Some(fold) = replay.checkpoint(self.last) else { return };
+        let (replay, last) = (replay.clone(), self.last);
+        // It may be megabytes, which no other task shall wait for.
+        let fold = tokio::task::spawn_blocking(move || replay.checkpoint(last)).await;
+        let Ok(Some(fold)) = fold else { return };
         (self.unsaved, self.saved) = (0, fold.len() as u64);
         self.journal.checkpoint(self.epoch.clone(), self.last, fold).await;
     }

@@ -57,14 +57,18 @@ impl Replay {
 impl Replay {
     /// Returns the fold for a journal to keep, `last` being the last stored frame. Nothing while an item is unfinished: its
     /// text may be of frames that are not stored.
-    pub(super) fn checkpoint(&self, last: Seq) -> Option<Vec<u8>> {
-        if self.state.items.iter().any(|item| !item.status.is_terminal()) {
+    pub(super) fn checkpoint(mut self, last: Seq) -> Option<Vec<u8>> {
+        if !self.is_settled() {
             return None;
         }
-        let mut stored = self.clone();
-        stored.state.seq = last;
-        stored.state.signals.clear();
-        serde_json::to_vec(&Checkpoint { program: PROGRAM.to_owned(), replay: stored }).ok()
+        self.state.seq = last;
+        self.state.signals.clear();
+        serde_json::to_vec(&Checkpoint { program: PROGRAM.to_owned(), replay: self }).ok()
+    }
+
+    /// Returns whether every item is finished.
+    pub(super) fn is_settled(&self) -> bool {
+        self.state.items.iter().all(|item| item.status.is_terminal())
     }
 }
 

@@ -18,20 +18,25 @@ use crate::journal::jsonl::marks::Marks;
 /// How much of the journal before a checkpoint's place an open looks at, in bytes.
 const TAIL: u64 = 64 * 1024;
 
-/// What a checkpoint says of its journal.
+/// What a checkpoint counts.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Head {
-    session: SessionId,
+pub(super) struct Counted {
     /// The place in the journal up to which it counts.
     pub(super) journal: Position,
-    /// The checksum of the journal's last bytes before that place.
-    tail: u32,
     pub(super) summary: SessionSummary,
     pub(super) marks: Marks,
 }
 
+#[derive(Serialize, Deserialize)]
+struct Head {
+    session: SessionId,
+    /// The checksum of the journal's last bytes before the place up to which it counts.
+    tail: u32,
+    counted: Counted,
+}
+
 /// Returns the checkpoint of a session with its fold, if there is one that belongs to the journal as it stands.
-pub(super) fn load(disk: &dyn Disk, place: &Place) -> Option<(Head, Vec<u8>)> {
+pub(super) fn load(disk: &dyn Disk, place: &Place) -> Option<(Counted, Vec<u8>)> {
     let mut bytes = Vec::new();
     disk.open(&place.checkpoint()).ok()?.read_to_end(&mut bytes).ok()?;
     let (sum, rest) = line(&bytes)?;
@@ -39,27 +44,20 @@ pub(super) fn load(disk: &dyn Disk, place: &Place) -> Option<(Head, Vec<u8>)> {
         return None;
     }
     let (head, fold) = line(rest)?;
-    let head: Head = serde_json::from_slice(head).ok()?;
+    let Head { session, tail, counted } = serde_json::from_slice(head).ok()?;
     let begins = bytes.len() - fold.len();
-    let belongs = head.session == *place.session() && tail(disk, place, head.journal).ok()? == head.tail;
+    let belongs = session == *place.session() && checksum(disk, place, counted.journal).ok()? == tail;
     bytes.drain(..begins);
-    belongs.then_some((head, bytes))
+    belongs.then_some((counted, bytes))
 }
 
-/// Keeps a fold of all frames before a place of the journal.
+/// Keeps a fold of all that is counted.
 ///
 /// # Errors
 /// What the disk says; there is no checkpoint then, or the one before.
-pub(super) fn save(
-    disk: &dyn Disk,
-    place: &Place,
-    journal: Position,
-    summary: SessionSummary,
-    marks: Marks,
-    fold: &[u8],
-) -> io::Result<()> {
-    let tail = tail(disk, place, journal)?;
-    let head = Head { session: place.session().clone(), journal, tail, summary, marks };
+pub(super) fn save(disk: &dyn Disk, place: &Place, counted: Counted, fold: &[u8]) -> io::Result<()> {
+    let tail = checksum(disk, place, counted.journal)?;
+    let head = Head { session: place.session().clone(), tail, counted };
     let mut rest = serde_json::to_vec(&head)?;
     rest.push(b'\n');
     rest.extend_from_slice(fold);
@@ -77,7 +75,7 @@ pub(super) fn forget(disk: &dyn Disk, place: &Place) {
 }
 
 /// Returns the checksum of the last bytes of the journal before a place.
-fn tail(disk: &dyn Disk, place: &Place, journal: Position) -> io::Result<u32> {
+fn checksum(disk: &dyn Disk, place: &Place, journal: Position) -> io::Result<u32> {
     let mut file = disk.open(&place.journal())?;
     let length = journal.bytes.min(TAIL);
     file.seek(SeekFrom::Start(journal.bytes - length))?;

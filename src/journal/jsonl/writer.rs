@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bingo_plugin_sdk::event::Frame;
 use bingo_plugin_sdk::ids::Seq;
 
-use crate::journal::jsonl::checkpoint;
+use crate::journal::jsonl::checkpoint::{self, Counted};
 use crate::journal::jsonl::disk::{Disk, failed, if_found, make_dir, sync_dir};
 use crate::journal::jsonl::file::{Position, Reader, header_line, misplaced};
 use crate::journal::jsonl::layout::Place;
@@ -115,8 +115,8 @@ impl Writer {
     /// Keeps what all stored frames come to, if `through` is the last one. A failure is logged: the journal has it all.
     pub(super) fn checkpoint(&self, disk: &dyn Disk, through: Seq, fold: &[u8]) {
         let Some(summary) = self.fold.summary().filter(|_| through == self.at.seq) else { return };
-        let marks = self.index().clone();
-        if let Err(error) = checkpoint::save(disk, &self.place, self.at, summary.clone(), marks, fold) {
+        let counted = Counted { journal: self.at, summary: summary.clone(), marks: self.index().clone() };
+        if let Err(error) = checkpoint::save(disk, &self.place, counted, fold) {
             tracing::debug!(session = %self.place.session(), %error, "a checkpoint was not written");
         }
     }
@@ -217,11 +217,11 @@ fn resume(
     reader: &mut Reader,
     into: &mut dyn Replayer,
 ) -> Result<(Fold, Marks), JournalError> {
-    if let Some((head, fold)) = checkpoint::load(disk, place)
-        && reader.skip_to(head.journal)?
+    if let Some((counted, fold)) = checkpoint::load(disk, place)
+        && reader.skip_to(counted.journal)?
         && into.resume(&fold)
     {
-        return Ok((Fold::resume(head.summary), head.marks));
+        return Ok((Fold::resume(counted.summary), counted.marks));
     }
     checkpoint::forget(disk, place);
     reader.rewind()?;

@@ -84,7 +84,7 @@ impl Folds {
     /// Goes on from a checkpoint, where one can be made.
     fn resume(&mut self) {
         let stored = self.frames.last().unwrap().seq;
-        if let Some(fold) = self.windowed.checkpoint(stored) {
+        if let Some(fold) = self.windowed.clone().checkpoint(stored) {
             let mut replaying = Replaying::default();
             assert!(replaying.resume(&fold));
             self.resumed = replaying.finish();

@@ -1,10 +1,11 @@
 //! Checkpoints and the index: what they save, and that none of their faults changes an answer.
 
 use super::*;
+use crate::journal::jsonl::checkpoint::{self, Counted};
 use crate::journal::jsonl::file::{Position, Reader};
 use crate::journal::jsonl::layout::Place;
+use crate::journal::jsonl::line;
 use crate::journal::jsonl::marks::Marks;
-use crate::journal::jsonl::{checkpoint, line};
 
 const FOLD: &[u8] = b"what it all came to,\nin two lines";
 
@@ -236,7 +237,8 @@ async fn marks_that_lie_change_no_answer_and_are_made_anew() {
         let marks: Marks = serde_json::from_value(serde_json::to_value(marks).unwrap()).unwrap();
         let SummaryOf(summary) = SummaryOf::of(&long);
         let journal = lines[lines.len() - 2];
-        checkpoint::save(&Fated(Unsynced), &place, journal, summary, marks, FOLD).unwrap();
+        let counted = Counted { journal, summary, marks };
+        checkpoint::save(&Fated(Unsynced), &place, counted, FOLD).unwrap();
         assert!(long.check(what).await, "{what}");
     }
     let mut again = Reader::open(&Fated(Unsynced), &place).unwrap().unwrap();
