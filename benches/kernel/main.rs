@@ -1,0 +1,62 @@
+//! What sessions and their journals cost, in ratios of one run: `cargo bench --bench kernel`.
+//!
+//! A word as argument chooses the parts whose names hold it. `BINGO_BENCH_FRAMES` makes the journal of `replay` smaller than
+//! 1,000,000 frames, `BINGO_BENCH_ITEMS` the session of `open` than 100,000 items. Exit code 1 means that an aim is missed.
+
+#![expect(clippy::unwrap_used, reason = "a bench fails by panicking, as tests do")]
+
+mod open;
+mod replay;
+mod story;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+const PARTS: [&str; 2] = ["replay", "open"];
+
+/// What a figure must be at least.
+const AT_LEAST: [(&str, f64); 1] = [("replay / bare parse", 0.7)];
+/// What a figure may be at most.
+const AT_MOST: [(&str, f64); 2] = [("open: CPU, ms", 150.0), ("open: resident, MiB", 40.0)];
+
+type Figures = Vec<(String, f64)>;
+
+fn print(line: &str) {
+    writeln!(std::io::stdout().lock(), "{line}").unwrap();
+}
+
+fn main() -> ExitCode {
+    let wanted = std::env::args().skip(1).find(|arg| arg != "--bench").unwrap_or_default();
+    let mut missed = false;
+    for part in PARTS.iter().filter(|part| part.contains(&wanted)) {
+        print(&format!("== {part}"));
+        let figures = match *part {
+            "replay" => replay::run(),
+            _ => open::run(),
+        };
+        for (name, value) in figures {
+            missed |= !figure(&name, value);
+        }
+    }
+    if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Prints a figure with its aim; returns whether it is reached.
+fn figure(name: &str, value: f64) -> bool {
+    let aim = |aims: &[(&str, f64)]| aims.iter().find(|(aimed, _)| *aimed == name).map(|(_, aim)| *aim);
+    let (least, most) = (aim(&AT_LEAST), aim(&AT_MOST));
+    let reached = least.is_none_or(|least| value >= least) && most.is_none_or(|most| value <= most);
+    let bound = least.map(|least| format!("at least {least}")).or(most.map(|most| format!("at most {most}")));
+    let verdict = match bound {
+        None => String::new(),
+        Some(bound) if reached => format!("  is {bound}"),
+        Some(bound) => format!("  MISSES {bound}"),
+    };
+    print(&format!("{name:<44}{value:>12.2}{verdict}"));
+    reached
+}
+
+/// Returns a number from the environment, or this one.
+fn number(variable: &str, default: usize) -> usize {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}

@@ -1,0 +1,105 @@
+//! Opening a session without a checkpoint, which reads and folds its whole journal, beside a bare parse of the same file.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bingo::journal::JsonlJournal;
+use bingo::kernel::{Board, Kernel, KernelSettings, PermissionMode};
+use bingo::ports::{BoxFuture, Offers, Snapshot};
+use bingo::settings::SyncMode;
+use bingo_plugin_sdk::event::Frame;
+use bingo_plugin_sdk::ids::SessionId;
+use bingo_plugin_sdk::rpc::{OpenOptions, SessionSelector};
+
+use crate::{Figures, number, print, story};
+
+/// The best of so many runs of each counts: both are as fast as the machine lets them be then.
+const RUNS: usize = 3;
+
+pub(crate) fn run() -> Figures {
+    let turns = number("BINGO_BENCH_FRAMES", 1_000_000).div_ceil(story::FRAMES);
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let session = runtime.block_on(story::store(folder.path(), turns));
+    let dir = folder.path().join("sessions").join(session.as_str());
+    let path = dir.join("journal.jsonl");
+    let mib = std::fs::metadata(&path).unwrap().len() as f64 / 1024.0 / 1024.0;
+    let (mut bare, mut replayed) = (f64::MAX, f64::MAX);
+    let mut frames = 0;
+    for _ in 0..RUNS {
+        let begun = Instant::now();
+        frames = parse(&path);
+        bare = bare.min(begun.elapsed().as_secs_f64());
+        replayed = replayed.min(runtime.block_on(open(folder.path(), &session)));
+        // What was stored by the opening is left in both, the checkpoint in none.
+        drop(std::fs::remove_file(dir.join("checkpoint")));
+    }
+    print(&format!("{frames} frames, {mib:.0} MiB"));
+    vec![
+        ("bare parse, frames a second".to_owned(), frames as f64 / bare),
+        ("replay, frames a second".to_owned(), frames as f64 / replayed),
+        ("replay / bare parse".to_owned(), bare / replayed),
+    ]
+}
+
+/// Parses every line into a frame, and drops it.
+fn parse(path: &Path) -> usize {
+    let mut input = BufReader::new(File::open(path).unwrap());
+    let (mut line, mut frames) = (Vec::new(), 0);
+    input.read_until(b'\n', &mut line).unwrap();
+    loop {
+        line.clear();
+        if input.read_until(b'\n', &mut line).unwrap() == 0 {
+            return frames;
+        }
+        let frame: Frame = serde_json::from_slice(&line).unwrap();
+        std::hint::black_box(frame);
+        frames += 1;
+    }
+}
+
+/// Opens a session in a host of its own; returns the seconds that it took.
+async fn open(data_dir: &Path, session: &SessionId) -> f64 {
+    let journal = Arc::new(JsonlJournal::new(data_dir.to_path_buf()));
+    let settings = KernelSettings {
+        provider: None,
+        model: None,
+        thinking: None,
+        max_tokens: 1000,
+        mode: PermissionMode::Default,
+        allowed: Vec::new(),
+        sync: SyncMode::Off,
+    };
+    let kernel = Kernel::new(Arc::new(Nothing), journal, Arc::new(Board::default()), settings);
+    let begun = Instant::now();
+    let selector = SessionSelector::ById { id: session.clone() };
+    let attachment = kernel.open(selector, OpenOptions::default()).await.unwrap();
+    let took = begun.elapsed().as_secs_f64();
+    assert_eq!(attachment.session, *session);
+    kernel.shutdown().await;
+    took
+}
+
+/// No plugins.
+struct Nothing;
+
+impl Offers for Nothing {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::default()
+    }
+
+    fn settled(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn starting(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn changed(&self, _: u64) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
