@@ -14,6 +14,7 @@ mod processes;
 mod programs;
 mod rude;
 mod serve;
+mod sessions;
 mod trust;
 mod usage;
 mod wire_serve;

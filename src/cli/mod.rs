@@ -5,6 +5,8 @@ mod print;
 mod report;
 mod schema;
 mod serve;
+mod session;
+mod tell;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -36,6 +38,9 @@ enum Subcommands {
     /// See and steer plugins: what there is, what runs, what a project may bring along
     #[command(subcommand)]
     Plugin(plugin::PluginCommand),
+    /// See, check, copy and clear away what is stored of sessions
+    #[command(subcommand)]
+    Session(session::SessionCommand),
     /// Print the JSON Schema of a wire
     Schema {
         /// Which wire: of plugins, or of frontends
@@ -133,6 +138,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             serve::run(&args)
         }
         Some(Subcommands::Plugin(command)) => plugin::run(&command),
+        Some(Subcommands::Session(command)) => session::run(command),
         Some(Subcommands::Schema { which }) => schema::run(which),
         None => {
             telemetry::init(cli.host.verbose);

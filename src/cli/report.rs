@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use super::plugin::UnpackError;
 use crate::app::AppError;
 use crate::control::ControlError;
+use crate::ports::JournalError;
 use crate::printable;
 use crate::settings::edit::EditError;
 use crate::surface::PrintError;
@@ -32,6 +33,8 @@ pub enum CliError {
     Trust(#[from] StoreError),
     #[error(transparent)]
     Control(#[from] ControlError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     #[error("no host runs that uses {}", data_dir.display())]
     NoHost { data_dir: PathBuf },
     #[error(transparent)]
@@ -60,11 +63,13 @@ impl CliError {
             Self::Control(ControlError::Plugin { .. }) => PLUGIN,
             Self::Unpack(UnpackError::Io(_)) => 1,
             Self::Unpack(_) => USAGE,
+            Self::Journal(JournalError::NotFound { .. }) => USAGE,
             Self::App(error) if error.is_usage() => USAGE,
             Self::App(_)
             | Self::Print(_)
             | Self::Trust(_)
             | Self::Control(_)
+            | Self::Journal(_)
             | Self::NoHost { .. }
             | Self::Edit(_)
             | Self::Failed { .. } => 1,
@@ -80,7 +85,15 @@ impl CliError {
             Self::Usage { hint, .. } => Some(hint),
             Self::NoHost { .. } => Some("start `bingo serve`, or name another `--data-dir` or `--host PID`"),
             Self::Control(ControlError::Unknown { .. }) => Some("`bingo plugin list` shows what there is"),
+            Self::Journal(JournalError::NotFound { .. }) => Some("`bingo session list` shows what is stored"),
+            Self::Journal(JournalError::Locked { .. }) => {
+                Some("end that process, or close the session there")
+            }
+            Self::Journal(JournalError::Damaged { .. }) => {
+                Some("`bingo session verify` names every fault; a copy from a backup may be put in its place")
+            }
             Self::Print(_)
+            | Self::Journal(_)
             | Self::Output(_)
             | Self::Trust(_)
             | Self::Control(_)

@@ -5,4 +5,4 @@
 
 mod jsonl;
 
-pub use jsonl::JsonlJournal;
+pub use jsonl::{JsonlJournal, Verified};

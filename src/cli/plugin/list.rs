@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{HostChoice, hosts, remark};
 use crate::app::Places;
 use crate::cli::CliError;
+use crate::cli::tell::table;
 use crate::control::{HostReport, PluginLine};
 use crate::printable;
 use crate::settings;
@@ -132,33 +133,9 @@ fn ago(seconds: u64) -> String {
     }
 }
 
-/// Returns rows below their heads, each column as wide as its widest cell.
-fn table<const N: usize>(heads: [&str; N], rows: Vec<[String; N]>) -> String {
-    let heads = heads.map(str::to_owned);
-    let rows: Vec<[String; N]> = std::iter::once(heads)
-        .chain(rows)
-        .map(|row| row.map(|cell| printable::line(&cell).into_owned()))
-        .collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_are_as_wide_as_they_must_be_and_obey_nothing() {
-        let rows = vec![["a\u{1b}[2J".to_owned(), "x".to_owned()], ["é".to_owned(), String::new()]];
-        assert_eq!(table(["N", "LONG"], rows), "N           LONG\na\\u{1b}[2J  x\né\n");
-    }
 
     #[test]
     fn times_are_said_in_their_largest_unit() {

@@ -8,15 +8,14 @@ mod orders;
 mod trust;
 mod unpack;
 
-use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bingo_plugin_sdk::ids::PluginName;
 use clap::{Args, Subcommand};
 
+use super::tell::{confirmed, remark, say};
 use super::{CliError, PlaceArgs};
-use crate::printable;
 pub(super) use unpack::UnpackError;
 
 #[derive(Debug, Subcommand)]
@@ -112,29 +111,4 @@ fn plugin_name(name: &str) -> Result<PluginName, CliError> {
         reason: format!("`{name}` cannot be a plugin's name"),
         hint: "`bingo plugin list` shows the names",
     })
-}
-
-/// Asks the person at the terminal.
-fn confirmed(question: &str) -> Result<bool, CliError> {
-    let mut stderr = std::io::stderr().lock();
-    if !std::io::stdin().is_terminal() || !stderr.is_terminal() {
-        let reason = format!("there is no terminal to ask on: {question}");
-        return Err(CliError::Usage { reason, hint: "look at it, then say `--yes`" });
-    }
-    let asked = write!(stderr, "{} [y/N] ", printable::line(question)).and_then(|()| stderr.flush());
-    asked.map_err(CliError::Output)?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer).map_err(CliError::Output)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
-}
-
-fn say(line: &str) -> Result<ExitCode, CliError> {
-    writeln!(std::io::stdout().lock(), "{}", printable::line(line)).map_err(CliError::Output)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Says something beside the result.
-fn remark(line: &str) {
-    // Where stderr is gone there is nobody to tell.
-    let _ = writeln!(std::io::stderr().lock(), "note: {}", printable::line(line));
 }

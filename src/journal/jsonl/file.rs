@@ -124,6 +124,11 @@ impl Reader {
         Ok(Some(frame))
     }
 
+    /// Goes on behind a line that was told as damaged, as if it had been the first frame where none came before.
+    pub(super) fn pass(&mut self) {
+        self.at.seq = self.at.seq.max(Seq(1));
+    }
+
     /// Returns the frames with `after < seq <= through`; of the lines before them only the numbers are read, and those that
     /// marks pass over are not read at all. Returns nothing when the marks are not of this journal.
     ///

@@ -39,7 +39,8 @@ impl SessionLock {
             Err(TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
         }
         // The lock counts, not the name in it: a full disk must not keep a session from being opened.
-        let name = format!("process {}\n", std::process::id());
+        let since = jiff::Timestamp::now();
+        let name = format!("process {}, {}, since {since:.0}\n", std::process::id(), program());
         let named = disk.cut(&file, 0).and_then(|()| disk.write(&mut file, name.as_bytes()));
         if let Err(error) = named {
             tracing::debug!(path = %path.display(), %error, "the lock does not name its holder");
@@ -56,6 +57,13 @@ impl Drop for SessionLock {
             tracing::debug!(%error, "a session lock was not given back in time");
         }
     }
+}
+
+/// Returns what this program is called.
+fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.chars().take(32).collect()
 }
 
 fn holder(disk: &dyn Disk, path: &Path) -> Option<String> {

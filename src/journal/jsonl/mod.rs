@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use bingo_plugin_sdk::event::Frame;
 use bingo_plugin_sdk::ids::{Seq, SessionId};
@@ -19,12 +20,15 @@ mod layout;
 mod line;
 mod lock;
 mod marks;
+mod remains;
 mod store;
 mod summary;
+mod verify;
 mod writer;
 
 use disk::{Disk, FileSystem};
 use store::Store;
+pub use verify::Verified;
 
 /// The journal of a data directory, on its file system.
 ///
@@ -43,6 +47,38 @@ impl JsonlJournal {
 
     fn with_disk(data_dir: PathBuf, disk: Arc<dyn Disk>) -> Self {
         Self { store: Arc::new(Store::new(data_dir, disk)) }
+    }
+
+    /// Looks the journal of a session through, or of all: every fault is named, and nothing is changed or locked.
+    ///
+    /// # Errors
+    /// `NotFound`; `Io` when a journal cannot be read to its end.
+    pub fn verify(
+        &self,
+        session: Option<SessionId>,
+    ) -> BoxFuture<'static, Result<Vec<Verified>, JournalError>> {
+        self.work(move |store| store.verify(session.as_ref()))
+    }
+
+    /// Gives a session that nobody has open another title, durably.
+    ///
+    /// # Errors
+    /// As a claim and an append.
+    pub fn rename(&self, session: SessionId, title: String) -> BoxFuture<'static, Result<(), JournalError>> {
+        self.work(move |store| store.rename(&session, title))
+    }
+
+    /// Removes what is left of sessions whose host died while it began them, and that nobody touched since `before`;
+    /// with `dry` it only names them.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn clear_remains(
+        &self,
+        before: SystemTime,
+        dry: bool,
+    ) -> BoxFuture<'static, Result<Vec<SessionId>, JournalError>> {
+        self.work(move |store| store.clear_remains(before, dry))
     }
 
     /// Does disk work on a thread that may wait. The work is done to its end even if nobody waits for it any more.

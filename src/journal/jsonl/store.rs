@@ -6,16 +6,20 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
-use bingo_plugin_sdk::event::Frame;
+use bingo_plugin_sdk::event::{Event, Frame};
 use bingo_plugin_sdk::ids::{Seq, SessionId};
+use bingo_plugin_sdk::session::SessionSummary;
 
 use crate::journal::jsonl::disk::{Disk, failed, if_found, make_dir, sync_dir};
 use crate::journal::jsonl::file::Reader;
 use crate::journal::jsonl::layout::Place;
 use crate::journal::jsonl::lock::SessionLock;
 use crate::journal::jsonl::marks::Marks;
+use crate::journal::jsonl::remains;
 use crate::journal::jsonl::summary;
+use crate::journal::jsonl::verify::{Verified, verify};
 use crate::journal::jsonl::writer::Writer;
 use crate::ports::{Claim, Epoch, JournalError, Replayer, StoredSessions};
 
@@ -153,13 +157,7 @@ impl Store {
     /// Lists the sessions; a directory without a journal, or with one that never got a frame, is not one.
     pub(super) fn list(&self) -> Result<StoredSessions, JournalError> {
         let mut stored = StoredSessions::default();
-        let read_failed = || failed("read", &self.sessions_dir);
-        let Some(names) = if_found(self.disk.names(&self.sessions_dir)).map_err(read_failed())? else {
-            return Ok(stored);
-        };
-        for name in names {
-            let Some(session) = name.to_str().map(SessionId::from) else { continue };
-            let Ok(place) = Place::of(&self.sessions_dir, &session) else { continue };
+        for place in self.places()? {
             match summary::of_stored(&*self.disk, &place) {
                 Ok(summary) => stored.sessions.extend(summary),
                 // Not a session, or deleted since the directory was read.
@@ -168,6 +166,72 @@ impl Store {
             }
         }
         Ok(stored)
+    }
+
+    /// Returns the places that may be of sessions.
+    fn places(&self) -> Result<Vec<Place>, JournalError> {
+        let dir = &self.sessions_dir;
+        let names = if_found(self.disk.names(dir)).map_err(failed("read", dir))?.unwrap_or_default();
+        let ids = names.iter().filter_map(|name| name.to_str().map(SessionId::from));
+        Ok(ids.filter_map(|id| Place::of(dir, &id).ok()).collect())
+    }
+
+    /// Looks one journal through, or all of them.
+    pub(super) fn verify(&self, session: Option<&SessionId>) -> Result<Vec<Verified>, JournalError> {
+        if let Some(session) = session {
+            let place = Place::of(&self.sessions_dir, session)?;
+            return Ok(vec![verify(&*self.disk, &place)?]);
+        }
+        let mut all = Vec::new();
+        for place in self.places()? {
+            match verify(&*self.disk, &place) {
+                // Not a session, or deleted since the directory was read.
+                Err(JournalError::NotFound { .. }) => {}
+                verified => all.push(verified?),
+            }
+        }
+        all.sort_by(|a, b| a.session.as_str().cmp(b.session.as_str()));
+        Ok(all)
+    }
+
+    /// Gives a session that nobody has open another title, durably.
+    pub(super) fn rename(&self, session: &SessionId, title: String) -> Result<(), JournalError> {
+        /// The frames are not needed, and a checkpoint is as good.
+        struct Unread;
+        impl Replayer for Unread {
+            fn resume(&mut self, _: &[u8]) -> bool {
+                true
+            }
+            fn take(&mut self, _: Frame) {}
+        }
+        let place = Place::of(&self.sessions_dir, session)?;
+        let (mut writer, _) = Writer::claim(&*self.disk, place.clone(), &mut Unread)?;
+        let summary = summary::of_stored(&*self.disk, &place)?.ok_or_else(|| place.not_found())?;
+        let last = writer.last();
+        let ts = format!("{:.3}", jiff::Timestamp::now());
+        let event = Event::SessionUpdated {
+            summary: Box::new(SessionSummary { title: Some(title), updated_at: ts.clone(), ..summary }),
+        };
+        // A run of its own: a client may have seen numbers of the last one that were never stored.
+        let frame = Frame { seq: last.next_segment(), ts, session: session.clone(), cause: None, event };
+        writer.append(&*self.disk, last, &[Arc::new(frame)], true)
+    }
+
+    /// Removes what is left of sessions that were never begun, if untouched since `before`; with `dry`, only names it.
+    pub(super) fn clear_remains(
+        &self,
+        before: SystemTime,
+        dry: bool,
+    ) -> Result<Vec<SessionId>, JournalError> {
+        let mut cleared = Vec::new();
+        for place in self.places()? {
+            if remains::is_remains(&*self.disk, &place, before)?
+                && (dry || remains::remove(&*self.disk, &place)?)
+            {
+                cleared.push(place.session().clone());
+            }
+        }
+        Ok(cleared)
     }
 
     /// Removes a session, whatever state its journal is in.

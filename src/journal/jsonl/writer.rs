@@ -190,7 +190,7 @@ impl Writer {
 }
 
 /// Returns whether no frame of the session was ever stored. Whatever else stands in its place counts as a session.
-fn is_unborn(disk: &dyn Disk, place: &Place) -> Result<bool, JournalError> {
+pub(super) fn is_unborn(disk: &dyn Disk, place: &Place) -> Result<bool, JournalError> {
     match Reader::open(disk, place) {
         Ok(None) | Err(JournalError::NotFound { .. }) => Ok(true),
         Ok(Some(mut reader)) => Ok(matches!(reader.next_frame(), Ok(None))),

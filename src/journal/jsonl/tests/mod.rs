@@ -6,6 +6,7 @@ mod damage;
 mod disks;
 mod faults;
 mod listing;
+mod upkeep;
 
 use std::fs::{self, File};
 use std::io;
@@ -246,7 +247,9 @@ async fn a_session_has_one_holder_who_is_named() {
     for journal in [data.journal.clone(), data.elsewhere()] {
         let refused = journal.claim(data.session.clone()).await.unwrap_err();
         let JournalError::Locked { holder: Some(holder), .. } = &refused else { panic!("{refused:?}") };
-        assert_eq!(*holder, format!("process {}", std::process::id()));
+        assert!(holder.starts_with(&format!("process {}, bingo-", std::process::id())), "{holder}");
+        let since = holder.split_once(" since ").unwrap().1;
+        assert!(since.parse::<jiff::Timestamp>().is_ok(), "{holder}");
     }
     let refused = data.elsewhere().delete(data.session.clone()).await.unwrap_err();
     assert!(matches!(refused, JournalError::Locked { .. }), "{refused:?}");

@@ -1,0 +1,125 @@
+//! `bingo session`: what a person does with what is stored.
+
+use serde_json::{Value, json};
+
+use super::common::{Client, Sandbox};
+
+fn server(sandbox: &Sandbox) -> Client {
+    sandbox.serve(["--model", "echo/echo"])
+}
+
+/// A closed session of one turn.
+fn stored(sandbox: &Sandbox, words: &str) -> String {
+    let mut client = server(sandbox);
+    let (session, _) = client.create(&sandbox.work());
+    client.turn(&session, "req_1", words);
+    assert_eq!(client.finish(), Some(0));
+    session
+}
+
+fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn sessions_are_listed_shown_and_exported_also_while_a_host_holds_them() {
+    let sandbox = Sandbox::new();
+    let mut client = server(&sandbox);
+    let (session, _) = client.create(&sandbox.work());
+    client.turn(&session, "req_1", "some ```ticked``` words");
+    let list = value(&sandbox.run(["session", "list", "--json"]).expect(0).stdout);
+    assert_eq!(list["sessions"][0]["id"], json!(session));
+    assert_eq!(list["problems"], json!([]));
+    let table = sandbox.run(["session", "list"]).expect(0).stdout;
+    assert!(table.starts_with("ID ") && table.contains(&session), "{table}");
+    let shown = value(&sandbox.run(["session", "show", &session, "--json"]).expect(0).stdout);
+    assert_eq!(shown, list["sessions"][0]);
+    let facts = sandbox.run(["session", "show", &session]).expect(0).stdout;
+    assert!(facts.starts_with(&format!("id        {session}\n")), "{facts}");
+    let text = sandbox.run(["session", "export", &session]).expect(0).stdout;
+    assert!(
+        text.starts_with("# ") && text.contains("\n## User") && text.contains("\n## Assistant\n"),
+        "{text}"
+    );
+    assert_eq!(text.matches("some ```ticked``` words").count(), 2, "{text}");
+    let export = ["session", "export", &session, "--format", "json", "-o", "out.json"];
+    assert_eq!(sandbox.run(export).expect(0).stdout, "");
+    let exported = value(&std::fs::read_to_string(sandbox.work().join("out.json")).unwrap());
+    assert_eq!(exported["items"], client.open(&session)["items"]);
+    let again = sandbox.run(export).expect(1);
+    assert!(again.stderr.starts_with("error: cannot write out.json: File exists"), "{}", again.stderr);
+    let unknown = sandbox.run(["session", "show", "ses_no"]).expect(2);
+    let expected = "error: session ses_no is not stored\nhint: `bingo session list` shows what is stored\n";
+    assert_eq!(unknown.stderr, expected);
+    assert_eq!(client.finish(), Some(0));
+}
+
+#[test]
+fn a_held_session_is_neither_renamed_nor_deleted_and_its_holder_is_named() {
+    let sandbox = Sandbox::new();
+    let mut client = server(&sandbox);
+    let (session, _) = client.create(&sandbox.work());
+    client.turn(&session, "req_1", "words");
+    let holder = format!("is open elsewhere (by process {}, bingo, since 2", client.pid());
+    for order in [&["session", "rename", &session, "new"][..], &["session", "delete", &session, "--yes"]] {
+        let refused = sandbox.run(order).expect(1);
+        assert!(refused.stderr.contains(&holder), "{}", refused.stderr);
+    }
+    let kept = sandbox.run(["session", "gc", "--older-than", "0"]).expect(0);
+    assert!(kept.stdout.is_empty() && kept.stderr.contains(&holder), "{kept:?}");
+    assert_eq!(client.finish(), Some(0));
+    sandbox.run(["session", "rename", &session, "a new name"]).expect(0).stdout.clear();
+    let mut client = server(&sandbox);
+    assert_eq!(client.open(&session)["summary"]["title"], "a new name");
+    client.turn(&session, "req_2", "and on");
+    assert_eq!(client.finish(), Some(0));
+    let refused = sandbox.run(["session", "delete", &session]).expect(2);
+    assert!(refused.stderr.contains("say `--yes`"), "{}", refused.stderr);
+    let deleted = sandbox.run(["session", "delete", &session, "--yes"]).expect(0);
+    assert_eq!(deleted.stdout, format!("deleted {session}\n"));
+    assert!(!sandbox.journal(&session).exists());
+}
+
+#[test]
+fn verify_names_each_fault_of_each_session() {
+    let sandbox = Sandbox::new();
+    let (broken, sound) = (stored(&sandbox, "one"), stored(&sandbox, "two"));
+    let path = sandbox.journal(&broken);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let ends: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] == b'\n').collect();
+    for line in [2, 4] {
+        bytes[ends[line - 1] + 20] ^= 1;
+    }
+    std::fs::write(&path, &bytes).unwrap();
+    let found = value(&sandbox.run(["session", "verify", "--json"]).expect(1).stdout);
+    let of = |id: &str| {
+        found["sessions"].as_array().unwrap().iter().find(|one| one["session"] == id).unwrap().clone()
+    };
+    assert_eq!(of(&sound)["faults"], json!([]));
+    let fault = |line: usize| {
+        let reason = "its checksum does not fit";
+        json!({ "file": path, "line": line + 1, "offset": ends[line - 1] + 1, "reason": reason })
+    };
+    assert_eq!(of(&broken)["faults"], json!([fault(2), fault(4)]));
+    let text = sandbox.run(["session", "verify", &broken]).expect(1).stdout;
+    assert!(text.starts_with(&format!("{broken}: 2 faults, ")), "{text}");
+    assert_eq!(text.lines().count(), 3, "{text}");
+    sandbox.run(["session", "verify", &sound]).expect(0).stdout.clear();
+    let refused = sandbox.run(["session", "export", &broken]).expect(1);
+    assert!(refused.stderr.contains("hint: `bingo session verify`"), "{}", refused.stderr);
+}
+
+#[test]
+fn gc_removes_what_is_old_enough_and_says_so() {
+    let sandbox = Sandbox::new();
+    let session = stored(&sandbox, "words");
+    sandbox.run(["session", "gc"]).expect(0).stdout.clear();
+    assert_eq!(sandbox.run(["session", "gc", "--older-than", "1"]).expect(0).stdout, "");
+    let gc = ["session", "gc", "--older-than", "0", "--dry-run"];
+    let would = sandbox.run(gc).expect(0).stdout;
+    assert!(would.starts_with(&format!("would remove {session}: last written 2")), "{would}");
+    assert!(sandbox.journal(&session).exists());
+    let removed = sandbox.run(&gc[..4]).expect(0).stdout;
+    assert_eq!(removed, would.replace("would remove", "removed"));
+    assert!(!sandbox.journal(&session).exists());
+}
