@@ -149,7 +149,7 @@ impl Kernel {
     /// Returns the store of a session that has no frames yet.
     fn store(&self, epoch: Epoch) -> Store {
         let (journal, sync) = (Arc::clone(&self.parts.journal), self.parts.settings.sync);
-        Store { journal, epoch, last: Seq(0), sync, unsaved: 0, saved: 0 }
+        Store { journal, epoch, last: Seq(0), sync, unsaved: 0, saved: 0, saving: None }
     }
 
     pub(super) fn opening(&self, id: &SessionId) -> Arc<tokio::sync::Mutex<()>> {

@@ -16,6 +16,7 @@ use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::{SessionState, SnapshotLimits};
 use serde::Serialize;
 use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinHandle;
 
 use super::KernelParts;
 use super::hooks;
@@ -246,20 +247,38 @@ pub(super) struct Store {
     pub(super) unsaved: u64,
     /// How large that was.
     pub(super) saved: u64,
+    /// Keeps the next one.
+    pub(super) saving: Option<JoinHandle<u64>>,
 }
 
 impl Store {
-    /// Keeps what the stored frames come to when it is worth it: at most as much is written as was stored since.
+    /// Begins to keep what the stored frames come to, when it is worth it: at most as much is written as was stored since.
     async fn save(&mut self, replay: &Replay, most_unsaved: u64) {
-        if self.unsaved < most_unsaved.max(self.saved) || !replay.is_settled() {
+        if self.saving.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.saved().await;
+        }
+        let is_due = self.unsaved >= most_unsaved.max(self.saved);
+        if !is_due || self.saving.is_some() || !replay.is_settled() {
             return;
         }
+        self.unsaved = 0;
         let (replay, last) = (replay.clone(), self.last);
-        // It may be megabytes, which no other task shall wait for.
-        let fold = tokio::task::spawn_blocking(move || replay.checkpoint(last)).await;
-        let Ok(Some(fold)) = fold else { return };
-        (self.unsaved, self.saved) = (0, fold.len() as u64);
-        self.journal.checkpoint(self.epoch.clone(), self.last, fold).await;
+        let (journal, epoch) = (Arc::clone(&self.journal), self.epoch.clone());
+        // It may be megabytes, which nobody shall wait for.
+        self.saving = Some(tokio::spawn(async move {
+            let fold = tokio::task::spawn_blocking(move || replay.checkpoint(last)).await.ok().flatten();
+            let Some(fold) = fold else { return 0 };
+            let bytes = fold.len() as u64;
+            journal.checkpoint(epoch, last, fold).await;
+            bytes
+        }));
+    }
+
+    /// Waits until the checkpoint that is being kept is there.
+    async fn saved(&mut self) {
+        if let Some(saving) = self.saving.take() {
+            self.saved = saving.await.unwrap_or_default();
+        }
     }
 
     async fn append(&mut self, frames: Vec<Arc<Frame>>) -> Result<(), JournalError> {
@@ -303,6 +322,7 @@ impl Publisher {
             let ended = entries.into_iter().any(|entry| self.publish(entry));
             self.shared.drained.notify_one();
             if ended {
+                self.store.saved().await;
                 self.store.save(&self.replay, SAVED_AT_THE_END).await;
                 break;
             }
@@ -311,6 +331,7 @@ impl Publisher {
             }
         }
         self.subscribers.iter().for_each(|subscriber| subscriber.end());
+        self.store.saved().await;
         self.store.journal.release(self.store.epoch.clone()).await;
         // Whoever still waits hears that the session ended: its sender is dropped.
         let mut state = self.shared.lock();
