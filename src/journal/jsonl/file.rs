@@ -187,7 +187,7 @@ impl Reader {
         while self.at.seq < seq && self.next_line()? {
             self.at.seq = self.seq()?;
         }
-        Ok(Some(self.at).filter(|at| at.seq == seq))
+        Ok(Some(self.at).filter(|at| at.seq == seq && seq > Seq(0)))
     }
 
     /// Goes forward to a mark. Returns false when the frame that it names does not begin there.

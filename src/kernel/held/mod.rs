@@ -3,6 +3,7 @@
 //! A session holds the newest items and every unfinished one; of an older item 16 bytes stay, by which `view` reads it
 //! again. So what a session weighs does not grow with what its items weigh.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
@@ -130,17 +131,19 @@ impl Window {
 
     /// Notes which frame puts an item; returns whether no item of this id is held.
     fn note(&mut self, state: &SessionState, item: &Arc<Item>, seq: Seq) -> bool {
-        let key = ItemKey::of(&item.id);
-        if !self.seqs.contains_key(&key) {
-            self.seqs.insert(key, seq);
-            self.bytes += weight(item);
-            return true;
-        }
+        let noted = match self.seqs.entry(ItemKey::of(&item.id)) {
+            Entry::Vacant(none) => {
+                none.insert(seq);
+                self.bytes += weight(item);
+                return true;
+            }
+            Entry::Occupied(noted) => noted.into_mut(),
+        };
         let held = state.item(&item.id);
         // Late words change nothing that ended.
         let is_late = !item.status.is_terminal() && held.is_some_and(|held| held.status.is_terminal());
         if !is_late {
-            self.seqs.insert(key, seq);
+            *noted = seq;
             self.bytes += weight(item);
             self.lighten(held);
         }
