@@ -9,9 +9,9 @@ use bingo_plugin_sdk::rpc::{GatewayEvent, OpenOptions, SessionFilter, SessionSel
 use bingo_plugin_sdk::session::SessionSummary;
 
 use super::models::{ChosenModel, fallback_notice};
-use super::outbox::Store;
 use super::replay::Replaying;
 use super::session::{Begin, SessionHandle};
+use super::store::Store;
 use super::{Attachment, Kernel, session};
 use crate::ports::Epoch;
 use crate::telemetry;

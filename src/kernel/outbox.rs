@@ -10,20 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bingo_plugin_sdk::calls::{HookSite, ObservePoint};
 use bingo_plugin_sdk::event::{CloseReason, ErrorCode, Event, Frame, KernelError, TurnStatus};
 use bingo_plugin_sdk::handshake::HookPoint;
-use bingo_plugin_sdk::ids::Seq;
 use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::{SessionState, SnapshotLimits};
 use serde::Serialize;
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::task::JoinHandle;
 
 use super::KernelParts;
 use super::hooks;
 use super::replay::Replay;
+use super::store::{SAVED_AT_THE_END, SAVED_WHILE_LIVE, Store};
 use super::stream::{FrameStream, Published, SubscriberQueue};
 use super::view::View;
-use crate::ports::{Epoch, Journal, JournalError};
 use crate::settings::SyncMode;
 use crate::telemetry;
 
@@ -31,11 +29,6 @@ use crate::telemetry;
 const TURN_ROOM: Room = Room { entries: 1024, bytes: 16 * 1024 * 1024 };
 /// What may wait for the disk before the session takes no more from its clients either.
 const CLIENT_ROOM: Room = Room { entries: 4096, bytes: 64 * 1024 * 1024 };
-
-/// So many bytes of frames are stored between two checkpoints of a session that goes on: about 40 ms of replay.
-const SAVED_WHILE_LIVE: u64 = 4 * 1024 * 1024;
-/// So many bytes make a checkpoint at a session's end worth its while.
-const SAVED_AT_THE_END: u64 = 256 * 1024;
 
 /// A bound on what waits.
 #[derive(Debug, Clone, Copy)]
@@ -233,60 +226,6 @@ impl Outbox {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Where a session's frames are stored.
-pub(super) struct Store {
-    pub(super) journal: Arc<dyn Journal>,
-    pub(super) epoch: Epoch,
-    /// The last stored seq.
-    pub(super) last: Seq,
-    pub(super) sync: SyncMode,
-    /// About how many bytes were stored since the last checkpoint.
-    pub(super) unsaved: u64,
-    /// How large that was.
-    pub(super) saved: u64,
-    /// Keeps the next one.
-    pub(super) saving: Option<JoinHandle<u64>>,
-}
-
-impl Store {
-    /// Begins to keep what the stored frames come to, when it is worth it: at most as much is written as was stored since.
-    async fn save(&mut self, replay: &Replay, most_unsaved: u64) {
-        if self.saving.as_ref().is_some_and(JoinHandle::is_finished) {
-            self.saved().await;
-        }
-        let is_due = self.unsaved >= most_unsaved.max(self.saved);
-        if !is_due || self.saving.is_some() || !replay.is_settled() {
-            return;
-        }
-        self.unsaved = 0;
-        let (replay, last) = (replay.clone(), self.last);
-        let (journal, epoch) = (Arc::clone(&self.journal), self.epoch.clone());
-        // It may be megabytes, which nobody shall wait for.
-        self.saving = Some(tokio::spawn(async move {
-            let fold = tokio::task::spawn_blocking(move || replay.checkpoint(last)).await.ok().flatten();
-            let Some(fold) = fold else { return 0 };
-            let bytes = fold.len() as u64;
-            journal.checkpoint(epoch, last, fold).await;
-            bytes
-        }));
-    }
-
-    /// Waits until the checkpoint that is being kept is there.
-    async fn saved(&mut self) {
-        if let Some(saving) = self.saving.take() {
-            self.saved = saving.await.unwrap_or_default();
-        }
-    }
-
-    async fn append(&mut self, frames: Vec<Arc<Frame>>) -> Result<(), JournalError> {
-        let Some(last) = frames.last().map(|frame| frame.seq) else { return Ok(()) };
-        let sync = frames.iter().any(|frame| wants_sync(self.sync, &frame.event));
-        self.journal.append(self.epoch.clone(), self.last, frames, sync).await?;
-        self.last = last;
-        Ok(())
     }
 }
 
