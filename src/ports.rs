@@ -265,8 +265,8 @@ pub trait Journal: Send + Sync {
         into: Arc<Mutex<dyn Replayer>>,
     ) -> BoxFuture<'static, Result<Claim, JournalError>>;
 
-    /// Keeps what all frames appended so far come to, for a later claim to go on from. It is a cache: it may be lost, and
-    /// failing is no error. Ignored unless `through` is the last stored seq.
+    /// Keeps what the stored frames up to `through` come to, for a later claim to go on from. It is a cache: it may be lost,
+    /// and failing is no error. The epoch must not be given back meanwhile.
     fn checkpoint(&self, epoch: Epoch, through: Seq, fold: Vec<u8>) -> BoxFuture<'static, ()>;
 
     /// Appends durable frames in one write, synced when asked. `expected_last` is the last seq stored before.

@@ -21,7 +21,7 @@ const BATCH: usize = 1000;
 /// Stores a session of so many turns in a data directory.
 pub(crate) async fn store(data_dir: &Path, turns: usize) -> SessionId {
     let journal = JsonlJournal::new(data_dir.to_path_buf());
-    let mut story = Story { session: SessionId::mint(), seq: Seq(0), frames: Vec::new() };
+    let mut story = Story { session: SessionId::mint(), seq: Seq(0), ts: time(0), frames: Vec::new() };
     let epoch = journal.create(story.session.clone()).await.unwrap();
     let summary = Box::new(summary(&story.session));
     story.tell(Event::SessionUpdated { summary });
@@ -41,6 +41,8 @@ pub(crate) async fn store(data_dir: &Path, turns: usize) -> SessionId {
 struct Story {
     session: SessionId,
     seq: Seq,
+    /// When this turn is told: one every ten seconds.
+    ts: String,
     frames: Vec<Arc<Frame>>,
 }
 
@@ -48,11 +50,12 @@ impl Story {
     fn tell(&mut self, event: Event) {
         // Ephemeral frames had the numbers between.
         self.seq = Seq(self.seq.0 + 1 + u64::from(matches!(event, Event::ItemCompleted { .. })) * 20);
-        let (ts, session) = ("2026-12-01T12:00:00.000Z".to_owned(), self.session.clone());
+        let (ts, session) = (self.ts.clone(), self.session.clone());
         self.frames.push(Arc::new(Frame { seq: self.seq, ts, session, cause: None, event }));
     }
 
     fn turn(&mut self, number: usize) {
+        self.ts = time(number);
         let (turn, intent) = (TurnId::mint(), IntentId::mint());
         let said =
             vec![ContentPart::text(format!("Please look at part {number} of it, and say what you see."))];
@@ -87,6 +90,18 @@ impl Story {
         self.tell(Event::ItemStarted { item: Arc::new(started) });
         self.tell(Event::ItemCompleted { item: Arc::new(completed) });
     }
+}
+
+fn time(turn: usize) -> String {
+    let (seconds, minutes, hours, days) = (turn * 10, turn / 6, turn / 360, turn / 8640);
+    format!(
+        "2026-{:02}-{:02}T{:02}:{:02}:{:02}.000Z",
+        1 + days / 28 % 12,
+        1 + days % 28,
+        hours % 24,
+        minutes % 60,
+        seconds % 60
+    )
 }
 
 fn call(output: Option<ToolOutput>) -> ItemBody {

@@ -22,6 +22,7 @@ mod read;
 mod replay;
 mod response;
 mod session;
+mod store;
 mod stream;
 #[cfg(test)]
 mod testing;

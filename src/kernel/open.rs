@@ -9,9 +9,9 @@ use bingo_plugin_sdk::rpc::{GatewayEvent, OpenOptions, SessionFilter, SessionSel
 use bingo_plugin_sdk::session::SessionSummary;
 
 use super::models::{ChosenModel, fallback_notice};
-use super::outbox::Store;
 use super::replay::Replaying;
 use super::session::{Begin, SessionHandle};
+use super::store::Store;
 use super::{Attachment, Kernel, session};
 use crate::ports::Epoch;
 use crate::telemetry;
@@ -149,7 +149,7 @@ impl Kernel {
     /// Returns the store of a session that has no frames yet.
     fn store(&self, epoch: Epoch) -> Store {
         let (journal, sync) = (Arc::clone(&self.parts.journal), self.parts.settings.sync);
-        Store { journal, epoch, last: Seq(0), sync, unsaved: 0, saved: 0 }
+        Store { journal, epoch, last: Seq(0), sync, unsaved: 0, saved: 0, saving: None }
     }
 
     pub(super) fn opening(&self, id: &SessionId) -> Arc<tokio::sync::Mutex<()>> {

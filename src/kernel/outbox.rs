@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bingo_plugin_sdk::calls::{HookSite, ObservePoint};
 use bingo_plugin_sdk::event::{CloseReason, ErrorCode, Event, Frame, KernelError, TurnStatus};
 use bingo_plugin_sdk::handshake::HookPoint;
-use bingo_plugin_sdk::ids::Seq;
 use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::{SessionState, SnapshotLimits};
@@ -20,9 +19,9 @@ use tokio::sync::{Notify, oneshot, watch};
 use super::KernelParts;
 use super::hooks;
 use super::replay::Replay;
+use super::store::{SAVED_AT_THE_END, SAVED_WHILE_LIVE, Store};
 use super::stream::{FrameStream, Published, SubscriberQueue};
 use super::view::View;
-use crate::ports::{Epoch, Journal, JournalError};
 use crate::settings::SyncMode;
 use crate::telemetry;
 
@@ -30,11 +29,6 @@ use crate::telemetry;
 const TURN_ROOM: Room = Room { entries: 1024, bytes: 16 * 1024 * 1024 };
 /// What may wait for the disk before the session takes no more from its clients either.
 const CLIENT_ROOM: Room = Room { entries: 4096, bytes: 64 * 1024 * 1024 };
-
-/// So many bytes of frames are stored between two checkpoints of a session that goes on: about 40 ms of replay.
-const SAVED_WHILE_LIVE: u64 = 4 * 1024 * 1024;
-/// So many bytes make a checkpoint at a session's end worth its while.
-const SAVED_AT_THE_END: u64 = 256 * 1024;
 
 /// A bound on what waits.
 #[derive(Debug, Clone, Copy)]
@@ -235,42 +229,6 @@ impl Shared {
     }
 }
 
-/// Where a session's frames are stored.
-pub(super) struct Store {
-    pub(super) journal: Arc<dyn Journal>,
-    pub(super) epoch: Epoch,
-    /// The last stored seq.
-    pub(super) last: Seq,
-    pub(super) sync: SyncMode,
-    /// About how many bytes were stored since the last checkpoint.
-    pub(super) unsaved: u64,
-    /// How large that was.
-    pub(super) saved: u64,
-}
-
-impl Store {
-    /// Keeps what the stored frames come to when it is worth it: at most as much is written as was stored since.
-    async fn save(&mut self, replay: &Replay, most_unsaved: u64) {
-        if self.unsaved < most_unsaved.max(self.saved) || !replay.is_settled() {
-            return;
-        }
-        let (replay, last) = (replay.clone(), self.last);
-        // It may be megabytes, which no other task shall wait for.
-        let fold = tokio::task::spawn_blocking(move || replay.checkpoint(last)).await;
-        let Ok(Some(fold)) = fold else { return };
-        (self.unsaved, self.saved) = (0, fold.len() as u64);
-        self.journal.checkpoint(self.epoch.clone(), self.last, fold).await;
-    }
-
-    async fn append(&mut self, frames: Vec<Arc<Frame>>) -> Result<(), JournalError> {
-        let Some(last) = frames.last().map(|frame| frame.seq) else { return Ok(()) };
-        let sync = frames.iter().any(|frame| wants_sync(self.sync, &frame.event));
-        self.journal.append(self.epoch.clone(), self.last, frames, sync).await?;
-        self.last = last;
-        Ok(())
-    }
-}
-
 /// The disk's end: writes, folds what is stored, and fans it out.
 pub(super) struct Publisher {
     parts: Arc<KernelParts>,
@@ -303,6 +261,7 @@ impl Publisher {
             let ended = entries.into_iter().any(|entry| self.publish(entry));
             self.shared.drained.notify_one();
             if ended {
+                self.store.saved().await;
                 self.store.save(&self.replay, SAVED_AT_THE_END).await;
                 break;
             }
@@ -311,6 +270,7 @@ impl Publisher {
             }
         }
         self.subscribers.iter().for_each(|subscriber| subscriber.end());
+        self.store.saved().await;
         self.store.journal.release(self.store.epoch.clone()).await;
         // Whoever still waits hears that the session ended: its sender is dropped.
         let mut state = self.shared.lock();

@@ -7,7 +7,6 @@
 use std::io::{self, Read, Seek, SeekFrom};
 
 use bingo_plugin_sdk::ids::SessionId;
-use bingo_plugin_sdk::session::SessionSummary;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::jsonl::disk::Disk;
@@ -23,7 +22,6 @@ const TAIL: u64 = 64 * 1024;
 pub(super) struct Counted {
     /// The place in the journal up to which it counts.
     pub(super) journal: Position,
-    pub(super) summary: SessionSummary,
     pub(super) marks: Marks,
 }
 

@@ -116,7 +116,7 @@ impl Reader {
         if !self.next_line()? {
             return Ok(None);
         }
-        let frame: Frame = self.parse()?;
+        let frame = self.frame()?;
         if let Some(reason) = misplaced(self.at.seq, self.place.session(), &frame) {
             return Err(self.damaged(reason));
         }
@@ -147,7 +147,7 @@ impl Reader {
         while self.at.seq < through && self.next_line()? {
             let seq = self.seq()?;
             if seq > after && seq <= through {
-                frames.push(self.parse()?);
+                frames.push(self.frame()?);
             }
             self.at.seq = seq;
         }
@@ -172,13 +172,27 @@ impl Reader {
             while read.is_none_or(|seq| seq < *wanted) && self.next_line()? {
                 let seq = self.seq()?;
                 if seqs.binary_search(&seq).is_ok() {
-                    frames.push(self.parse()?);
+                    frames.push(self.frame()?);
                 }
                 self.at.seq = seq;
                 read = Some(seq);
             }
         }
         Ok(Some(frames))
+    }
+
+    /// Returns the place behind the frame of this seq; nothing when there is none, or the marks are not of this journal.
+    ///
+    /// # Errors
+    /// As `frames_between`.
+    pub(super) fn find(&mut self, seq: Seq, marks: &Marks) -> Result<Option<Position>, JournalError> {
+        if !self.jump(marks.before(seq))? {
+            return Ok(None);
+        }
+        while self.at.seq < seq && self.next_line()? {
+            self.at.seq = self.seq()?;
+        }
+        Ok(Some(self.at).filter(|at| at.seq == seq && seq > Seq(0)))
     }
 
     /// Goes forward to a mark. Returns false when the frame that it names does not begin there.
@@ -229,7 +243,10 @@ impl Reader {
         let number = str::from_utf8(&digits[..end]).ok().and_then(|digits| digits.parse().ok());
         match number {
             Some(number) if digits[end] == b',' => Ok(Seq(number)),
-            _ => self.parse::<Numbered>().map(|numbered| numbered.seq),
+            _ => {
+                let numbered = serde_json::from_slice(&self.line).map_err(|error| self.no_frame(&error));
+                numbered.map(|Numbered { seq }| seq)
+            }
         }
     }
 
@@ -293,8 +310,12 @@ impl Reader {
         }
     }
 
-    fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, JournalError> {
-        serde_json::from_slice(&self.line).map_err(|error| self.damaged(format!("not a frame: {error}")))
+    fn frame(&self) -> Result<Frame, JournalError> {
+        line::parse(&self.line).map_err(|error| self.no_frame(&error))
+    }
+
+    fn no_frame(&self, error: &serde_json::Error) -> JournalError {
+        self.damaged(format!("not a frame: {error}"))
     }
 
     /// Tells damage of the line that was read.

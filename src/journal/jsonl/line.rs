@@ -3,7 +3,13 @@
 //! The checksum is the last member of the object, `"sum"`: the CRC-32 of all that stands before it, eight hex digits. A
 //! reader that does not know it finds a frame with one member more.
 
-use bingo_plugin_sdk::event::Frame;
+use std::sync::Arc;
+
+use bingo_plugin_sdk::event::{Event, Frame};
+use bingo_plugin_sdk::ids::{IntentId, Seq, SessionId};
+use bingo_plugin_sdk::item::Item;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 /// What stands between a frame and its checksum.
 const MARK: &[u8] = b",\"sum\":\"";
@@ -24,6 +30,43 @@ pub(super) fn write(frame: &Frame, lines: &mut Vec<u8>) -> serde_json::Result<()
     Ok(())
 }
 
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// Reads the frame of a line.
+///
+/// Items are most of a journal. Which event they come in is told by its first words, so that they are read straight, not
+/// first into a value of any shape, as the kind of an event otherwise is.
+///
+/// # Errors
+/// When the line is no frame.
+pub(super) fn parse(line: &[u8]) -> serde_json::Result<Frame> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Line<'a> {
+        seq: Seq,
+        ts: String,
+        session: SessionId,
+        cause: Option<IntentId>,
+        #[serde(borrow)]
+        event: &'a RawValue,
+    }
+    #[derive(Deserialize)]
+    struct Holder {
+        item: Arc<Item>,
+    }
+    let Line { seq, ts, session, cause, event } = serde_json::from_slice(line)?;
+    let text = event.get();
+    let item = || serde_json::from_str(text).map(|Holder { item }| item);
+    let event = if text.starts_with(r#"{"type":"itemCompleted","#) {
+        Event::ItemCompleted { item: item()? }
+    } else if text.starts_with(r#"{"type":"itemStarted","#) {
+        Event::ItemStarted { item: item()? }
+    } else {
+        serde_json::from_str(text)?
+    };
+    Ok(Frame { seq, ts, session, cause, event })
+}
+
 /// What the checksum of a line says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sum {
@@ -40,8 +83,9 @@ pub(super) fn check(line: &[u8]) -> Sum {
     };
     let digits = tail.strip_prefix(MARK).and_then(|rest| rest.strip_suffix(b"\"}"));
     let Some(digits) = digits else { return Sum::Missing };
-    let fits = digits == format!("{:08x}", crc32fast::hash(text)).as_bytes();
-    if fits { Sum::Fits } else { Sum::Differs }
+    let sum = crc32fast::hash(text);
+    let is_digit = |(at, digit): (usize, &u8)| *digit == HEX[(sum >> (28 - 4 * at)) as usize & 15];
+    if digits.iter().enumerate().all(is_digit) { Sum::Fits } else { Sum::Differs }
 }
 
 /// Returns whether a line that ends in no newline was once whole: a write that broke off leaves no byte behind a line.
@@ -52,9 +96,6 @@ pub(super) fn was_whole(tail: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bingo_plugin_sdk::event::Event;
-    use bingo_plugin_sdk::ids::{Seq, SessionId};
-
     use super::*;
 
     fn line() -> Vec<u8> {

@@ -32,6 +32,11 @@ impl Marks {
         self.marks.clone_from(&marks.marks);
     }
 
+    /// Returns those of frames up to a seq.
+    pub(super) fn through(&self, seq: Seq) -> Self {
+        Self { marks: self.marks.iter().filter(|mark| mark.seq <= seq).copied().collect() }
+    }
+
     /// Returns the last mark at or before a seq.
     pub(super) fn before(&self, seq: Seq) -> Option<Position> {
         let behind = self.marks.partition_point(|mark| mark.seq <= seq);

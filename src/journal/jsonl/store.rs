@@ -12,6 +12,7 @@ use bingo_plugin_sdk::event::{Event, Frame};
 use bingo_plugin_sdk::ids::{Seq, SessionId};
 use bingo_plugin_sdk::session::SessionSummary;
 
+use crate::journal::jsonl::checkpoint::{self, Counted};
 use crate::journal::jsonl::disk::{Disk, failed, if_found, make_dir, sync_dir};
 use crate::journal::jsonl::file::Reader;
 use crate::journal::jsonl::layout::Place;
@@ -78,12 +79,27 @@ impl Store {
         Ok(Claim { epoch: self.register(session, writer), last, replayed })
     }
 
-    /// Keeps a checkpoint, unless the epoch is over or more was appended meanwhile.
+    /// Keeps a checkpoint while others append, unless the epoch is over. A failure is logged: the journal has it all.
     pub(super) fn checkpoint(&self, epoch: &Epoch, through: Seq, fold: &[u8]) {
-        let Some(Live { slot, .. }) = self.live(epoch) else { return };
-        if let Some(writer) = &*lock(&slot) {
-            writer.checkpoint(&*self.disk, through, fold);
+        let Some(Live { marks, .. }) = self.live(epoch) else { return };
+        let marks = lock(&marks).clone();
+        if let Err(error) = self.keep(&epoch.session, through, &marks, fold) {
+            tracing::debug!(session = %epoch.session, %error, "a checkpoint was not written");
         }
+    }
+
+    fn keep(
+        &self,
+        session: &SessionId,
+        through: Seq,
+        marks: &Marks,
+        fold: &[u8],
+    ) -> Result<(), JournalError> {
+        let place = Place::of(&self.sessions_dir, session)?;
+        let Some(mut reader) = Reader::open(&*self.disk, &place)? else { return Ok(()) };
+        let Some(journal) = reader.find(through, marks)? else { return Ok(()) };
+        let counted = Counted { journal, marks: marks.through(through) };
+        checkpoint::save(&*self.disk, &place, counted, fold).map_err(failed("write", &place.checkpoint()))
     }
 
     /// Appends under an epoch; any error ends that epoch, and with it the lock.

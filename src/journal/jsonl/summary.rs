@@ -24,7 +24,8 @@ struct Cached {
     journal: Position,
 }
 
-/// The summary of the frames folded so far, as `SessionState::apply` has it.
+/// The summary of the frames folded so far, as `SessionState::apply` has it. Where the first ones were passed over it is
+/// there again with the next `sessionUpdated`, with which each run of a session begins.
 #[derive(Debug, Default)]
 pub(super) struct Fold {
     summary: Option<SessionSummary>,
@@ -32,16 +33,6 @@ pub(super) struct Fold {
 }
 
 impl Fold {
-    /// Goes on from what earlier frames came to.
-    pub(super) fn resume(summary: SessionSummary) -> Self {
-        Self { summary: Some(summary), changed: true }
-    }
-
-    /// Returns what was folded so far; nothing before the first frame.
-    pub(super) fn summary(&self) -> Option<&SessionSummary> {
-        self.summary.as_ref()
-    }
-
     /// Folds one frame.
     pub(super) fn apply(&mut self, frame: &Frame) {
         match (&frame.event, &mut self.summary) {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bingo_plugin_sdk::event::Frame;
 use bingo_plugin_sdk::ids::Seq;
 
-use crate::journal::jsonl::checkpoint::{self, Counted};
+use crate::journal::jsonl::checkpoint;
 use crate::journal::jsonl::disk::{Disk, failed, if_found, make_dir, sync_dir};
 use crate::journal::jsonl::file::{Position, Reader, header_line, misplaced};
 use crate::journal::jsonl::layout::Place;
@@ -81,7 +81,7 @@ impl Writer {
         }
         let lock = SessionLock::take(disk, &place)?;
         let mut reader = Reader::open(disk, &place)?.ok_or_else(|| place.not_found())?;
-        let (mut fold, mut marks) = resume(disk, &place, &mut reader, into)?;
+        let (mut fold, mut marks) = (Fold::default(), resume(disk, &place, &mut reader, into)?);
         let begins = reader.at();
         replay(&mut reader, into, &mut fold, &mut marks).inspect_err(|_| summary::forget(disk, &place))?;
         if reader.at().seq == Seq(0) {
@@ -110,15 +110,6 @@ impl Writer {
     /// Returns the index of the file as it grows.
     pub(super) fn marks(&self) -> Arc<Mutex<Marks>> {
         Arc::clone(&self.marks)
-    }
-
-    /// Keeps what all stored frames come to, if `through` is the last one. A failure is logged: the journal has it all.
-    pub(super) fn checkpoint(&self, disk: &dyn Disk, through: Seq, fold: &[u8]) {
-        let Some(summary) = self.fold.summary().filter(|_| through == self.at.seq) else { return };
-        let counted = Counted { journal: self.at, summary: summary.clone(), marks: self.index().clone() };
-        if let Err(error) = checkpoint::save(disk, &self.place, counted, fold) {
-            tracing::debug!(session = %self.place.session(), %error, "a checkpoint was not written");
-        }
     }
 
     fn index(&self) -> MutexGuard<'_, Marks> {
@@ -216,16 +207,16 @@ fn resume(
     place: &Place,
     reader: &mut Reader,
     into: &mut dyn Replayer,
-) -> Result<(Fold, Marks), JournalError> {
+) -> Result<Marks, JournalError> {
     if let Some((counted, fold)) = checkpoint::load(disk, place)
         && reader.skip_to(counted.journal)?
         && into.resume(&fold)
     {
-        return Ok((Fold::resume(counted.summary), counted.marks));
+        return Ok(counted.marks);
     }
     checkpoint::forget(disk, place);
     reader.rewind()?;
-    Ok(Default::default())
+    Ok(Marks::default())
 }
 
 fn replay(

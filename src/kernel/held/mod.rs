@@ -3,11 +3,12 @@
 //! A session holds the newest items and every unfinished one; of an older item 16 bytes stay, by which `view` reads it
 //! again. So what a session weighs does not grow with what its items weigh.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
-use bingo_plugin_sdk::event::{Event, Frame};
+use bingo_plugin_sdk::event::{DeltaKind, Event, Frame};
 use bingo_plugin_sdk::ids::{ItemId, Seq};
 use bingo_plugin_sdk::item::{ContentPart, Item, ItemBody};
 use bingo_plugin_sdk::state::SessionState;
@@ -64,7 +65,7 @@ pub(super) struct Window {
     passed: bool,
     /// The frame that put each held item.
     seqs: HashMap<ItemKey, Seq>,
-    /// At least what the items weigh that are held.
+    /// What the items weigh that are held, the early ones included; too much where a delta was not for its item.
     bytes: usize,
 }
 
@@ -116,7 +117,11 @@ impl Window {
                 self.settle(&mut state.items);
                 self.trim(&mut state.items);
             }
-            Event::TurnRetrying { dropped, .. } | Event::Rewound { dropped, .. } => {
+            Event::ItemDelta { kind: DeltaKind::Text | DeltaKind::Reasoning, data, .. } => {
+                self.bytes += data.len();
+                state.apply(frame);
+            }
+            Event::TurnRetrying { dropped, .. } | Event::Rewound { dropped, .. } if !dropped.is_empty() => {
                 self.withdraw(&state.items, dropped);
                 state.apply(frame);
             }
@@ -126,23 +131,36 @@ impl Window {
 
     /// Notes which frame puts an item; returns whether no item of this id is held.
     fn note(&mut self, state: &SessionState, item: &Arc<Item>, seq: Seq) -> bool {
-        let key = ItemKey::of(&item.id);
-        let is_known = self.seqs.contains_key(&key);
+        let noted = match self.seqs.entry(ItemKey::of(&item.id)) {
+            Entry::Vacant(none) => {
+                none.insert(seq);
+                self.bytes += weight(item);
+                return true;
+            }
+            Entry::Occupied(noted) => noted.into_mut(),
+        };
+        let held = state.item(&item.id);
         // Late words change nothing that ended.
-        let is_late = is_known
-            && !item.status.is_terminal()
-            && state.item(&item.id).is_some_and(|held| held.status.is_terminal());
+        let is_late = !item.status.is_terminal() && held.is_some_and(|held| held.status.is_terminal());
         if !is_late {
-            self.seqs.insert(key, seq);
+            *noted = seq;
             self.bytes += weight(item);
+            self.lighten(held);
         }
-        !is_known
+        false
+    }
+
+    fn lighten<'a>(&mut self, gone: impl IntoIterator<Item = &'a Arc<Item>>) {
+        let bytes: usize = gone.into_iter().map(|item| weight(item)).sum();
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     /// Lets go of early items that are finished by now: they stand before the window.
     fn settle(&mut self, items: &mut Vec<Arc<Item>>) {
         while let Some(at) = items[..self.early].iter().position(|item| item.status.is_terminal()) {
-            let key = ItemKey::of(&items.remove(at).id);
+            let item = items.remove(at);
+            self.lighten([&item]);
+            let key = ItemKey::of(&item.id);
             self.early -= 1;
             let seq = self.seqs.remove(&key).unwrap_or_default();
             let older = self.older.as_mut().map(Arc::make_mut);
@@ -158,16 +176,14 @@ impl Window {
         if items.len() - self.early <= most.items && self.bytes <= most.bytes {
             return;
         }
-        let mut start = items.len();
-        self.bytes = 0;
-        while start > self.early && items.len() - start < self.limits.items {
-            let bytes = self.bytes + weight(&items[start - 1]);
-            // The newest is held whatever it weighs.
-            if bytes > self.limits.bytes && start < items.len() {
-                break;
-            }
-            self.bytes = bytes;
-            start -= 1;
+        let mut start = self.early;
+        // The newest is held whatever it weighs.
+        while start + 1 < items.len()
+            && (items.len() - start > self.limits.items || self.bytes > self.limits.bytes)
+        {
+            // An unfinished one stays, at the head.
+            self.lighten(items.get(start).filter(|item| item.status.is_terminal()));
+            start += 1;
         }
         let window = items.split_off(start);
         for item in items.split_off(self.early) {
@@ -191,6 +207,7 @@ impl Window {
     /// Forgets items that are withdrawn.
     fn withdraw(&mut self, items: &[Arc<Item>], dropped: &[ItemId]) {
         let keys: HashSet<ItemKey> = dropped.iter().map(ItemKey::of).collect();
+        self.lighten(items.iter().filter(|item| keys.contains(&ItemKey::of(&item.id))));
         let early = items[..self.early].iter();
         let stays = |item: &&Arc<Item>| !keys.contains(&ItemKey::of(&item.id));
         let early_before = std::mem::replace(&mut self.early, early.filter(stays).count());

@@ -212,6 +212,8 @@ async fn check(folds: &Folds) {
     let window_items = &held[window.early()..];
     assert!(window_items.len() <= FEW.items / 4 * 5, "{} items", window_items.len());
     assert_eq!(window.seqs.len(), held.len(), "nothing is remembered of what left");
+    let weighs: usize = held.iter().map(|item| weight(item)).sum();
+    assert!(window.bytes >= weighs, "{} of {weighs}", window.bytes);
     let open = |items: &[Arc<Item>]| items.iter().filter(|item| !item.status.is_terminal()).count();
     assert_eq!(open(held), open(whole), "what is unfinished is held");
     if window.holds_all() || Cut::is_within(&folds.cuts, window_items) {

@@ -100,15 +100,24 @@ async fn append(journal: &JsonlJournal, epoch: &Epoch, mut last: Seq, frames: &[
 }
 
 #[tokio::test]
-async fn a_claim_goes_on_from_a_checkpoint_and_only_from_one_of_all_frames() {
+async fn a_claim_goes_on_from_a_checkpoint() {
     let long = Long::new().await;
     assert!(!long.check("without one").await);
     let claim = long.data.claim().await.unwrap();
-    let early = long.frames[3].seq;
-    long.data.journal.checkpoint(claim.epoch.clone(), early, FOLD.to_vec()).await;
-    long.data.journal.release(claim.epoch.clone()).await;
-    long.data.journal.checkpoint(claim.epoch, long.last(), FOLD.to_vec()).await;
-    assert!(!long.data.path("checkpoint").exists(), "more was appended; the epoch is over");
+    let (journal, early) = (&long.data.journal, long.frames[300].seq);
+    for no_frame in [Seq(0), Seq(7), Seq(u64::MAX)] {
+        journal.checkpoint(claim.epoch.clone(), no_frame, FOLD.to_vec()).await;
+    }
+    assert!(!long.data.path("checkpoint").exists(), "it counts up to a frame");
+    journal.checkpoint(claim.epoch.clone(), early, FOLD.to_vec()).await;
+    journal.release(claim.epoch.clone()).await;
+    let claim = long.data.claim().await.unwrap();
+    assert_eq!((claim.resumed.as_deref(), &claim.frames[..]), (Some(FOLD), &long.frames[301..]));
+    long.read("from early on").await;
+    journal.release(claim.epoch.clone()).await;
+    fs::remove_file(long.data.path("checkpoint")).unwrap();
+    journal.checkpoint(claim.epoch, long.last(), FOLD.to_vec()).await;
+    assert!(!long.data.path("checkpoint").exists(), "the epoch is over");
     let long = long.saved().await;
     assert!(long.check("with one").await);
     assert!(long.check("with one, again").await);
@@ -235,24 +244,11 @@ async fn marks_that_lie_change_no_answer_and_are_made_anew() {
     ];
     for (what, marks) in lies {
         let marks: Marks = serde_json::from_value(serde_json::to_value(marks).unwrap()).unwrap();
-        let SummaryOf(summary) = SummaryOf::of(&long);
         let journal = lines[lines.len() - 2];
-        let counted = Counted { journal, summary, marks };
+        let counted = Counted { journal, marks };
         checkpoint::save(&Fated(Unsynced), &place, counted, FOLD).unwrap();
         assert!(long.check(what).await, "{what}");
     }
     let mut again = Reader::open(&Fated(Unsynced), &place).unwrap().unwrap();
     assert_eq!(again.marks().unwrap(), true_marks);
-}
-
-/// The summary that a session begins with.
-struct SummaryOf(SessionSummary);
-
-impl SummaryOf {
-    fn of(long: &Long) -> Self {
-        match summary(&long.data.session, "long") {
-            Event::SessionUpdated { summary } => Self(*summary),
-            other => panic!("{other:?}"),
-        }
-    }
 }

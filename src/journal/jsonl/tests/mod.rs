@@ -224,6 +224,27 @@ async fn what_was_appended_is_claimed_again() {
     assert!(text.ends_with('\n'));
 }
 
+#[test]
+fn a_line_is_read_as_the_frame_that_it_is() {
+    let session = SessionId::from("ses_1");
+    let started = match completed("itm_a", ItemBody::Assistant { text: "a \" b".into() }) {
+        Event::ItemCompleted { item } => Event::ItemStarted { item },
+        other => other,
+    };
+    let mut frames = script(&session);
+    frames.extend([frame(&session, 1 << 40, started), frame(&session, 1 << 41, extension("k"))]);
+    frames.last_mut().unwrap().cause = Some("req_1".into());
+    for frame in frames {
+        let text = serde_json::to_string(&frame).unwrap();
+        assert_eq!(line::parse(text.as_bytes()).unwrap(), frame, "{text}");
+        // Whatever the order of the fields.
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(line::parse(value.to_string().as_bytes()).unwrap(), frame, "{value}");
+        let cut = text.replace("\"item\":{\"id\"", "\"item\":{\"no\"").replace("\"ts\"", "\"no\"");
+        assert!(line::parse(cut.as_bytes()).is_err(), "{cut}");
+    }
+}
+
 #[tokio::test]
 async fn a_range_is_read_while_the_session_is_held_elsewhere() {
     let data = Data::new();
