@@ -60,3 +60,14 @@ fn figure(name: &str, value: f64) -> bool {
 fn number(variable: &str, default: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
+
+/// Returns the time that the threads of a process spent on a processor, in milliseconds. Threads that ended are not in it,
+/// but a runtime keeps its own for longer than a part takes.
+fn processor_time(pid: u32) -> f64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let nanoseconds = tasks.filter_map(|task| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<f64>().ok()
+    });
+    nanoseconds.sum::<f64>() / 1e6
+}

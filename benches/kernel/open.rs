@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use bingo_plugin_sdk::ids::SessionId;
 use serde_json::{Value, json};
 
-use crate::{Figures, number, print, story};
+use crate::{Figures, number, print, processor_time, story};
 
 /// The best of so many runs counts.
 const RUNS: usize = 3;
@@ -65,9 +65,9 @@ impl Server {
 
     /// Opens a session and ends; returns the milliseconds of processor time that it took, and the MiB resident then.
     fn open(mut self, session: &SessionId) -> (f64, f64) {
-        let before = self.processor_time();
+        let before = processor_time(self.child.id());
         let opened = self.call("session/open", &json!({ "selector": { "kind": "byId", "id": session } }));
-        let took = self.processor_time() - before;
+        let took = processor_time(self.child.id()) - before;
         let items = opened["snapshot"]["items"].as_array().map_or(0, Vec::len);
         assert!(items > 0, "{opened}");
         let resident = self.resident();
@@ -92,17 +92,6 @@ impl Server {
                 return answer["result"].clone();
             }
         }
-    }
-
-    /// The time that all threads spent on a processor, in milliseconds. Threads that ended meanwhile are not in it, but the
-    /// runtime keeps its own for longer than this takes.
-    fn processor_time(&self) -> f64 {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
-        let nanoseconds = tasks.filter_map(|task| {
-            let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-            text.split_whitespace().next()?.parse::<f64>().ok()
-        });
-        nanoseconds.sum::<f64>() / 1e6
     }
 
     fn resident(&self) -> f64 {

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bingo::journal::JsonlJournal;
 use bingo::kernel::{Board, Kernel, KernelSettings, PermissionMode};
@@ -14,7 +13,7 @@ use bingo_plugin_sdk::event::Frame;
 use bingo_plugin_sdk::ids::SessionId;
 use bingo_plugin_sdk::rpc::{OpenOptions, SessionSelector};
 
-use crate::{Figures, number, print, story};
+use crate::{Figures, number, print, processor_time, story};
 
 /// The best of so many runs of each counts: both are as fast as the machine lets them be then.
 const RUNS: usize = 3;
@@ -30,9 +29,9 @@ pub(crate) fn run() -> Figures {
     let (mut bare, mut replayed) = (f64::MAX, f64::MAX);
     let mut frames = 0;
     for _ in 0..RUNS {
-        let begun = Instant::now();
+        let begun = own_time();
         frames = parse(&path);
-        bare = bare.min(begun.elapsed().as_secs_f64());
+        bare = bare.min(own_time() - begun);
         replayed = replayed.min(runtime.block_on(open(folder.path(), &session)));
         // What was stored by the opening is left in both, the checkpoint in none.
         drop(std::fs::remove_file(dir.join("checkpoint")));
@@ -61,7 +60,12 @@ fn parse(path: &Path) -> usize {
     }
 }
 
-/// Opens a session in a host of its own; returns the seconds that it took.
+/// The processor time of this process so far, in seconds: unlike the clock it says little of what else the machine does.
+fn own_time() -> f64 {
+    processor_time(std::process::id()) / 1000.0
+}
+
+/// Opens a session in a host of its own; returns the seconds of processor time that it took.
 async fn open(data_dir: &Path, session: &SessionId) -> f64 {
     let journal = Arc::new(JsonlJournal::new(data_dir.to_path_buf()));
     let settings = KernelSettings {
@@ -74,10 +78,10 @@ async fn open(data_dir: &Path, session: &SessionId) -> f64 {
         sync: SyncMode::Off,
     };
     let kernel = Kernel::new(Arc::new(Nothing), journal, Arc::new(Board::default()), settings);
-    let begun = Instant::now();
+    let begun = own_time();
     let selector = SessionSelector::ById { id: session.clone() };
     let attachment = kernel.open(selector, OpenOptions::default()).await.unwrap();
-    let took = begun.elapsed().as_secs_f64();
+    let took = own_time() - begun;
     assert_eq!(attachment.session, *session);
     kernel.shutdown().await;
     took

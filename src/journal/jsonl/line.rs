@@ -3,13 +3,15 @@
 //! The checksum is the last member of the object, `"sum"`: the CRC-32 of all that stands before it, eight hex digits. A
 //! reader that does not know it finds a frame with one member more.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bingo_plugin_sdk::event::{Event, Frame};
 use bingo_plugin_sdk::ids::{IntentId, Seq, SessionId};
 use bingo_plugin_sdk::item::Item;
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeSeed, Error, IgnoredAny, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// What stands between a frame and its checksum.
 const MARK: &[u8] = b",\"sum\":\"";
@@ -34,37 +36,88 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// Reads the frame of a line.
 ///
-/// Items are most of a journal. Which event they come in is told by its first words, so that they are read straight, not
-/// first into a value of any shape, as the kind of an event otherwise is.
-///
 /// # Errors
 /// When the line is no frame.
 pub(super) fn parse(line: &[u8]) -> serde_json::Result<Frame> {
     #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Line<'a> {
+    struct Line {
         seq: Seq,
         ts: String,
         session: SessionId,
         cause: Option<IntentId>,
-        #[serde(borrow)]
-        event: &'a RawValue,
+        event: Told,
     }
-    #[derive(Deserialize)]
-    struct Holder {
-        item: Arc<Item>,
-    }
-    let Line { seq, ts, session, cause, event } = serde_json::from_slice(line)?;
-    let text = event.get();
-    let item = || serde_json::from_str(text).map(|Holder { item }| item);
-    let event = if text.starts_with(r#"{"type":"itemCompleted","#) {
-        Event::ItemCompleted { item: item()? }
-    } else if text.starts_with(r#"{"type":"itemStarted","#) {
-        Event::ItemStarted { item: item()? }
-    } else {
-        serde_json::from_str(text)?
-    };
+    let Line { seq, ts, session, cause, event: Told(event) } = serde_json::from_slice(line)?;
     Ok(Frame { seq, ts, session, cause, event })
+}
+
+/// An event of a journal. Items are most of one: where the kind of the event stands first, as we write it, they are read
+/// straight, and not first into a value of any shape, as the event otherwise is.
+struct Told(Event);
+
+impl<'de> Deserialize<'de> for Told {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(EventVisitor)
+    }
+}
+
+struct EventVisitor;
+
+impl<'de> Visitor<'de> for EventVisitor {
+    type Value = Told;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an event")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Told, A::Error> {
+        let key: Option<String> = map.next_key()?;
+        let kind: Option<String> =
+            if key.as_deref() == Some("type") { Some(map.next_value()?) } else { None };
+        match kind.as_deref() {
+            Some("itemStarted") => Ok(Told(Event::ItemStarted { item: item(map)? })),
+            Some("itemCompleted") => Ok(Told(Event::ItemCompleted { item: item(map)? })),
+            _ => Event::deserialize(MapAccessDeserializer::new(Begun { key, value: kind, map })).map(Told),
+        }
+    }
+}
+
+/// Reads the item among the other fields of its event.
+fn item<'de, A: MapAccess<'de>>(mut map: A) -> Result<Arc<Item>, A::Error> {
+    let mut item = None;
+    while let Some(key) = map.next_key::<String>()? {
+        if key == "item" {
+            item = Some(map.next_value()?);
+        } else {
+            map.next_value::<IgnoredAny>()?;
+        }
+    }
+    item.ok_or_else(|| A::Error::missing_field("item"))
+}
+
+/// A map of which the first key, and its value if it is the kind, are read already.
+struct Begun<A> {
+    key: Option<String>,
+    value: Option<String>,
+    map: A,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Begun<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        match self.key.take() {
+            Some(key) => seed.deserialize(key.into_deserializer()).map(Some),
+            None => self.map.next_key_seed(seed),
+        }
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        match self.value.take() {
+            Some(value) => seed.deserialize(value.into_deserializer()),
+            None => self.map.next_value_seed(seed),
+        }
+    }
 }
 
 /// What the checksum of a line says.
