@@ -5,14 +5,24 @@ use bingo_plugin_sdk::handshake::{ArgSpec, CommandSpec};
 /// Shortens what the model sees of the conversation.
 pub(super) const COMPACT: &str = "compact";
 
+/// Goes back to before a turn.
+pub(super) const REWIND: &str = "rewind";
+
 /// Returns the commands of the kernel, for the catalog.
 pub(super) fn commands() -> Vec<CommandSpec> {
-    vec![CommandSpec {
-        name: COMPACT.to_owned(),
+    vec![
+        command(COMPACT, "shorten the conversation to a summary", "what the summary shall keep"),
+        command(REWIND, "go back to before a turn", "the turn; without it they are listed"),
+    ]
+}
+
+fn command(name: &str, hint: &str, args: &str) -> CommandSpec {
+    CommandSpec {
+        name: name.to_owned(),
         aliases: Vec::new(),
-        hint: "shorten the conversation to a summary".to_owned(),
-        args: ArgSpec::Free { hint: "what the summary shall keep".to_owned() },
+        hint: hint.to_owned(),
+        args: ArgSpec::Free { hint: args.to_owned() },
         instant: false,
         family: "session".to_owned(),
-    }]
+    }
 }

@@ -1,7 +1,7 @@
 //! Compaction: when the context is shortened, what the model sees afterwards, and when it is given up
 //! (kernel rules 4.5.41 to 48).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bingo_plugin_sdk::calls::Compaction;
@@ -32,11 +32,20 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Returns the cut that an event announces.
-    pub(super) fn of(event: &Event) -> Option<Self> {
-        let Event::Compacted { boundary, summary, kept, .. } = event else { return None };
-        let kept = kept.iter().map(ItemKey::of).collect();
-        Some(Self { boundary: ItemKey::of(boundary), summary: ItemKey::of(summary), kept })
+    /// Folds an event into the cuts of a session. A rewind takes a cut away with its summary, so that the model sees
+    /// again what it hid.
+    pub(super) fn fold(cuts: &mut Vec<Self>, event: &Event) {
+        match event {
+            Event::Compacted { boundary, summary, kept, .. } => {
+                let kept = kept.iter().map(ItemKey::of).collect();
+                cuts.push(Self { boundary: ItemKey::of(boundary), summary: ItemKey::of(summary), kept });
+            }
+            Event::Rewound { dropped, .. } if !cuts.is_empty() => {
+                let dropped: HashSet<ItemKey> = dropped.iter().map(ItemKey::of).collect();
+                cuts.retain(|cut| !dropped.contains(&cut.summary));
+            }
+            _ => {}
+        }
     }
 
     /// Returns where in a transcript the items stand that the model sees, in its order: kept items, the summary, the items
@@ -63,7 +72,7 @@ impl Cut {
     }
 
     fn apply(&self, visible: &mut Vec<(ItemKey, usize)>, summary: (ItemKey, usize)) {
-        // A rewind may have taken the boundary away; then the summary alone stands for what came before it.
+        // An earlier cut may have hidden the boundary; then the summary alone stands for what came before it.
         let boundary = visible.iter().position(|(key, _)| *key == self.boundary).unwrap_or(visible.len());
         let rest = visible.split_off(boundary);
         visible.retain(|(key, _)| self.kept.contains(key));

@@ -21,6 +21,7 @@ mod queue;
 mod read;
 mod replay;
 mod response;
+mod rewind;
 mod session;
 mod store;
 mod stream;

@@ -62,6 +62,7 @@ fn weight(event: &Event) -> usize {
         Event::ItemStarted { .. }
         | Event::ItemUpdated { .. }
         | Event::ItemCompleted { .. }
+        | Event::Rewound { .. }
         | Event::Extension { .. }
         | Event::Signal { .. } => json_length(event),
         _ => 256,

@@ -45,7 +45,7 @@ impl Replay {
     /// Folds the next frame.
     pub(super) fn apply(&mut self, frame: &Frame) {
         self.window.fold(&mut self.state, frame);
-        self.cuts.extend(Cut::of(&frame.event));
+        Cut::fold(&mut self.cuts, &frame.event);
         self.intents.apply(frame);
         self.unfinished.apply(frame, &mut self.intents);
         if let Event::QueueChanged { revision, .. } = frame.event {

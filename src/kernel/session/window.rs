@@ -80,7 +80,6 @@ impl Actor {
         let generation = self.state.history_generation + 1;
         let (boundary, kept) = (compaction.boundary, compaction.kept);
         let event = Event::Compacted { generation, boundary, summary, kept };
-        self.cuts.extend(Cut::of(&event));
         // Nobody has counted the shorter context yet.
         self.counted = None;
         self.emit(event);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bingo_plugin_sdk::event::Frame;
 use bingo_plugin_sdk::ids::{Seq, SessionId};
+use tokio::sync::OwnedMutexGuard;
 
 use crate::kernel::outbox::json_length;
 use crate::kernel::replay::Replaying;
@@ -14,6 +15,10 @@ use crate::ports::{BoxFuture, Claim, Epoch, Journal, JournalError, Replayer, Sto
 #[derive(Clone, Default)]
 pub(in crate::kernel) struct MemoryJournal {
     disk: Arc<Mutex<Disk>>,
+    /// Held while nobody may read older items.
+    reads: Arc<tokio::sync::Mutex<()>>,
+    /// The hold on them.
+    held: Arc<Mutex<Option<OwnedMutexGuard<()>>>>,
 }
 
 #[derive(Default)]
@@ -45,7 +50,18 @@ impl MemoryJournal {
         for file in sessions.values_mut() {
             file.frames.truncate(file.synced);
         }
-        Self { disk: Arc::new(Mutex::new(Disk { sessions, ..Disk::default() })) }
+        Self { disk: Arc::new(Mutex::new(Disk { sessions, ..Disk::default() })), ..Self::default() }
+    }
+
+    /// Lets nobody read single frames from now on.
+    pub(in crate::kernel) fn hold_reads(&self) {
+        let hold = Arc::clone(&self.reads).try_lock_owned().expect("nobody reads");
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
+    }
+
+    /// Lets everybody read again.
+    pub(in crate::kernel) fn let_reads(&self) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Lets so many operations pass, and fails the next one alone.
@@ -208,9 +224,14 @@ impl Journal for MemoryJournal {
         session: SessionId,
         seqs: Vec<Seq>,
     ) -> BoxFuture<'static, Result<Vec<Frame>, JournalError>> {
-        self.now(|disk| {
+        let picked = self.now(|disk| {
             let frames = disk.file(&session)?.frames.iter();
             Ok(frames.filter(|frame| seqs.binary_search(&frame.seq).is_ok()).cloned().collect())
+        });
+        let reads = Arc::clone(&self.reads);
+        Box::pin(async move {
+            let _reading = reads.lock().await;
+            picked.await
         })
     }
 

@@ -65,7 +65,13 @@ impl Host {
 
     /// Creates a session and attaches to it.
     pub(super) async fn create(&self) -> Attachment {
-        let spec = SessionSpec { title: Some("t".to_owned()), cwd: "/".to_owned(), ..SessionSpec::default() };
+        self.create_as(Driver::Model).await
+    }
+
+    /// Creates a session of this driver and attaches to it.
+    pub(super) async fn create_as(&self, driver: Driver) -> Attachment {
+        let (title, cwd) = (Some("t".to_owned()), "/".to_owned());
+        let spec = SessionSpec { title, cwd, driver, ..SessionSpec::default() };
         self.open(SessionSelector::Create { spec }).await
     }
 
@@ -114,7 +120,8 @@ pub(super) async fn seen(attachment: &mut Attachment) -> Vec<Frame> {
     frames
 }
 
-fn words(text: &str) -> Input {
+/// Returns words as an input.
+pub(super) fn words(text: &str) -> Input {
     Input::Text { text: text.to_owned(), attachments: Vec::new(), origin: Origin::surface("test") }
 }
 

@@ -13,18 +13,18 @@ use crate::kernel::testing::{Host, MemoryJournal, seen, settle, summary};
 use crate::ports::Journal;
 use crate::settings::SyncMode;
 
-const ID: &str = "ses_long";
+pub(super) const ID: &str = "ses_long";
 /// What the model reads before words of a person.
 const PERSON: &str = "[from the person you work for]\n";
 
 /// The frames of a session in which a person said `0`, `1` and so on.
-struct Story {
+pub(super) struct Story {
     frames: Vec<Arc<Frame>>,
     items: Vec<Arc<Item>>,
 }
 
 impl Story {
-    fn of(lines: usize) -> Self {
+    pub(super) fn of(lines: usize) -> Self {
         let mut story = Self { frames: Vec::new(), items: Vec::new() };
         story.tell(Event::SessionUpdated { summary: Box::new(summary(&SessionId::from(ID))) });
         (0..lines).for_each(|line| story.say(&line.to_string()));
@@ -38,22 +38,25 @@ impl Story {
     }
 
     fn say(&mut self, text: &str) {
-        let body = ItemBody::User { parts: vec![ContentPart::text(text)], origin: Origin::surface("t") };
-        self.put(body);
+        self.put(None, user(text));
     }
 
-    fn put(&mut self, body: ItemBody) -> ItemId {
-        let item = Arc::new(new_item(None, 0, ItemStatus::Completed, body));
+    pub(super) fn say_in(&mut self, turn: &str, text: &str) {
+        self.put(Some(TurnId::from(turn)), user(text));
+    }
+
+    fn put(&mut self, turn: Option<TurnId>, body: ItemBody) -> ItemId {
+        let item = Arc::new(new_item(turn, 0, ItemStatus::Completed, body));
         self.items.push(Arc::clone(&item));
         self.tell(Event::ItemCompleted { item: Arc::clone(&item) });
         item.id.clone()
     }
 
-    fn cut(&mut self, boundary: usize, kept: usize, generation: u64) {
+    pub(super) fn cut(&mut self, boundary: usize, kept: usize, generation: u64) {
         let [boundary, kept] = [boundary, kept].map(|at| self.items[at].id.clone());
         let summary = "in short".to_owned();
-        let summary =
-            self.put(ItemBody::Compaction { summary, replaced: 0, before: 2, after: 1, duration_ms: 0 });
+        let summary = self
+            .put(None, ItemBody::Compaction { summary, replaced: 0, before: 2, after: 1, duration_ms: 0 });
         self.tell(Event::Compacted { generation, boundary, summary, kept: vec![kept] });
     }
 
@@ -63,7 +66,7 @@ impl Story {
         self.tell(Event::Rewound { generation, to_turn, dropped, files_restored });
     }
 
-    async fn stored(&self) -> Host {
+    pub(super) async fn stored(&self) -> Host {
         let journal = MemoryJournal::default();
         let epoch = journal.create(SessionId::from(ID)).await.unwrap();
         journal.append(epoch, Seq(0), self.frames.clone(), true).await.unwrap();
@@ -72,13 +75,17 @@ impl Story {
         host
     }
 
-    fn ids(&self) -> Vec<ItemId> {
+    pub(super) fn ids(&self) -> Vec<ItemId> {
         self.items.iter().map(|item| item.id.clone()).collect()
     }
 }
 
+fn user(text: &str) -> ItemBody {
+    ItemBody::User { parts: vec![ContentPart::text(text)], origin: Origin::surface("t") }
+}
+
 /// Reads the whole history in pages.
-async fn paged(host: &Host, limit: usize) -> Vec<ItemId> {
+pub(super) async fn paged(host: &Host, limit: usize) -> Vec<ItemId> {
     let (mut page, mut ids) = (HistoryPage { limit, ..HistoryPage::default() }, Vec::new());
     loop {
         let chunk = host.kernel.history(&SessionId::from(ID), page).await.unwrap();
@@ -94,7 +101,7 @@ async fn held(host: &Host) -> usize {
     view.held()
 }
 
-fn said(request: &ModelRequest) -> Vec<String> {
+pub(super) fn said(request: &ModelRequest) -> Vec<String> {
     let parts = request.messages.iter().flat_map(|message| &message.parts);
     let texts = parts.filter_map(|part| match part {
         ContentPart::Text { text } => Some(text.trim_start_matches(PERSON).to_owned()),
@@ -105,13 +112,13 @@ fn said(request: &ModelRequest) -> Vec<String> {
 
 /// Asserts that two long lists are the same, and shows where they begin not to be.
 #[track_caller]
-fn assert_same<T: PartialEq + std::fmt::Debug>(found: &[T], expected: &[T], what: &str) {
+pub(super) fn assert_same<T: PartialEq + std::fmt::Debug>(found: &[T], expected: &[T], what: &str) {
     let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
     assert_eq!((differs, found.len()), (None, expected.len()), "{what}: {:?}", differs.map(|at| &found[at]));
 }
 
 /// Submits a line and returns what the model was shown.
-async fn asked(host: &Host, intent: &str, text: &str) -> Vec<String> {
+pub(super) async fn asked(host: &Host, intent: &str, text: &str) -> Vec<String> {
     host.model.answer_always();
     host.submit(&SessionId::from(ID), intent, text).await;
     settle().await;

@@ -4,3 +4,4 @@ mod faults;
 mod interleavings;
 mod long;
 mod repeats;
+mod rewind;
