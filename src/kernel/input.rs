@@ -240,6 +240,7 @@ mod tests {
         Input::Text { text: text.to_owned(), attachments, origin: Origin::surface("test") }
     }
 
+    /// Rule 3.3.27.
     #[tokio::test]
     async fn only_a_leading_slash_and_a_name_make_a_command() {
         for (line, expected) in [
@@ -257,6 +258,7 @@ mod tests {
         assert!(matches!(delivered, Work::Prose(_)), "a delivery is never a command");
     }
 
+    /// Rule 3.3.27.
     #[tokio::test]
     async fn an_action_is_a_command_with_its_arguments_as_text() {
         for (args, expected) in [(json!("a b"), "a b"), (json!(null), ""), (json!({"a": 1}), r#"{"a":1}"#)] {
@@ -266,6 +268,7 @@ mod tests {
         }
     }
 
+    /// Rule 3.3.28.
     #[tokio::test]
     async fn pictures_come_after_the_words() {
         let Work::Prose(prose) = prepare(text("see", &["data:image/png;base64,aGk="]), true).await.unwrap()
@@ -289,6 +292,7 @@ mod tests {
         assert!(picture("/dev/zero").await.is_err());
     }
 
+    /// Rule 3.3.25.
     #[tokio::test]
     async fn what_is_no_input_is_refused_in_words() {
         for (input, word) in [
@@ -305,6 +309,7 @@ mod tests {
         }
     }
 
+    /// Rule 3.1.13.
     #[test]
     fn a_title_is_the_first_sentence_cut_at_48() {
         assert_eq!(title("\n Count words. Then stop.").as_deref(), Some("Count words."));

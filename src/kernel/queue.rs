@@ -158,6 +158,7 @@ mod tests {
         prose.iter().map(|(intent, _)| intent.as_str()).collect()
     }
 
+    /// Rule 3.4.33.
     #[test]
     fn an_idle_session_takes_prose_up_to_a_command_and_a_command_alone() {
         let mut queue = queue(&[
@@ -173,6 +174,7 @@ mod tests {
         assert_eq!(queue.take_unit(), None);
     }
 
+    /// Rule 3.4.32.
     #[test]
     fn a_running_turn_takes_in_no_held_line_and_nothing_behind_it() {
         let mut queue = queue(&[("a", prose("1"), false), ("b", prose("2"), true), ("c", prose("3"), false)]);
@@ -209,6 +211,7 @@ mod tests {
         );
     }
 
+    /// Rule 3.4.31.
     #[test]
     fn an_announcement_numbers_what_waits() {
         let mut queue = queue(&[("a", prose(&"x".repeat(100)), false), ("b", command("y"), false)]);

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 
@@ -97,9 +98,10 @@ impl Client {
         id
     }
 
-    /// Returns an intent that this client has not used, for what is asked over and over.
+    /// Returns an intent that no client has used, for what is asked over and over.
     pub fn intent(&self) -> String {
-        format!("req_{}_fresh", self.next_id)
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        format!("req_fresh_{}", NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Sends a request and returns its result.

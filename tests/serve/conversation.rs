@@ -99,6 +99,7 @@ fn one_long_conversation() {
     assert_eq!(client.exit_code(), Some(0));
 }
 
+/// Rule 3.2.17.
 #[test]
 fn frames_that_were_thrown_away_come_again() {
     let sandbox = Sandbox::new();

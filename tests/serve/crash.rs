@@ -1,10 +1,8 @@
-//! What is left after a crash, a torn or damaged journal, and a full disk (kernel rules 7; design §7).
-
-use std::path::{Path, PathBuf};
+//! What is left after a crash, and of a torn or damaged journal (kernel rules 7; design §7).
 
 use serde_json::{Value, json};
 
-use crate::common::{Client, Sandbox, fold, is, program, repository, shapes};
+use crate::common::{Client, Sandbox, fold, is, repository, shapes};
 
 fn server(sandbox: &Sandbox) -> Client {
     let plugin = repository("examples/plugins/wordcount");
@@ -130,7 +128,8 @@ fn a_question_open_in_a_crash_is_cancelled_and_its_call_failed() {
         "intentAck req_2 turnStarted [req_2]",
         "queueChanged 0",
     ];
-    assert_eq!(shapes(&missed), expected, "the line that waited is done");
+    // The snapshot may show some of the turn that follows.
+    assert_eq!(shapes(&missed)[..expected.len()], expected, "the line that waited is done");
     let id = json!(kept.interactions[0].id);
     kept = fold(&json!(kept), &missed);
     assert_eq!(json!(kept), server_state);
@@ -233,78 +232,6 @@ fn deleting_every_cached_summary_changes_no_answer() {
     let summary = &with["sessions"][0];
     assert_eq!((&summary["title"], &summary["messages"]), (&json!("first words"), &json!(4)));
     assert!(summary["usage"]["inputTokens"].as_u64() > Some(0), "{summary}");
-}
-
-/// A file system of its own, so small that a test can fill it.
-struct SmallDisk {
-    path: PathBuf,
-}
-
-impl SmallDisk {
-    /// Mounts one; nothing where that is not allowed.
-    fn mount(path: &Path) -> Option<Self> {
-        std::fs::create_dir_all(path).unwrap();
-        let mut mount = program("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=2m", "none"]).arg(path);
-        mount.output().is_ok_and(|output| output.status.success()).then(|| Self { path: path.to_owned() })
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        drop(program("umount").arg("-l").arg(&self.path).status());
-    }
-}
-
-#[test]
-fn a_full_disk_closes_the_session_and_space_opens_it_again() {
-    let sandbox = Sandbox::new();
-    let disk = SmallDisk::mount(&sandbox.data());
-    if disk.is_none() {
-        eprintln!("no file system can be mounted here, so no disk can be filled");
-        return;
-    }
-    std::fs::write(sandbox.data().join("filler"), vec![0; 1_500_000]).unwrap();
-    let mut client = server(&sandbox);
-    let (session, snapshot) = client.create(&sandbox.work());
-    let words = "x".repeat(100_000);
-    let mut seen = Vec::new();
-    for number in 0..20 {
-        client.submit(&session, &format!("req_{number}"), &words);
-        seen.extend(client.events_until(|frame| is(frame, "turnCompleted") || is(frame, "sessionClosed")));
-        if seen.last().unwrap()["event"]["status"]["error"]["code"] == "STORAGE" {
-            seen.extend(client.until("sessionClosed"));
-        }
-        if is(seen.last().unwrap(), "sessionClosed") {
-            break;
-        }
-    }
-    let ends = |kind: &str| seen.iter().filter(|frame| is(frame, kind)).count();
-    assert_eq!(ends("turnStarted"), ends("turnCompleted"), "no turn is left open");
-    let [.., notice, closed] = &seen[..] else { panic!("{seen:?}") };
-    assert_eq!(closed["event"]["reason"]["kind"], "error", "{closed}");
-    assert!(closed["event"]["reason"]["message"].as_str().unwrap().contains("write"), "{closed}");
-    assert_eq!((&notice["event"]["type"], &notice["event"]["code"]), (&json!("notice"), &json!("STORAGE")));
-    // Nothing hangs: whatever is asked now is answered.
-    let origin = json!({ "surface": "test" });
-    let input = json!({ "kind": "text", "text": words, "origin": origin });
-    let id = client.send("session/submit", json!({ "session": session, "intent": "req_f", "input": input }));
-    client.response(id);
-    client.call("session/list", json!({}));
-
-    std::fs::remove_file(sandbox.data().join("filler")).unwrap();
-    let reopened = client.open(&session);
-    assert_eq!(reopened["closed"], false);
-    let known = fold(&snapshot, &seen);
-    assert!(reopened["seq"].as_u64() > Some(known.seq.0));
-    let items = reopened["items"].as_array().unwrap();
-    for item in known.items.iter().filter(|item| item.status.is_terminal()) {
-        assert!(items.contains(&json!(item)), "a frame was seen and is not stored: {}", item.id);
-    }
-    let frames = client.turn(&session, "req_again", "there is room");
-    assert_eq!(shapes(&frames).last().unwrap(), "turnCompleted completed");
-    assert_sound(&sandbox, &session);
-    assert_eq!(client.finish(), Some(0));
 }
 
 #[test]

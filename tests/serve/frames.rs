@@ -39,6 +39,7 @@ fn asked(client: &mut Client, session: &str, prompt: &str) -> (Vec<Value>, Value
     (frames, interaction)
 }
 
+/// Rule 1.3.15.
 #[test]
 fn a_fresh_session_has_its_head_in_the_snapshot() {
     let sandbox = Sandbox::new();
@@ -64,6 +65,7 @@ fn a_session_that_nobody_configured_says_who_answers() {
     assert_eq!(snapshot["summary"]["messages"], 0, "a notice is no message");
 }
 
+/// Rule 1.3.16.
 #[test]
 fn a_plain_turn_has_its_frames_in_order() {
     let sandbox = Sandbox::new();
@@ -107,6 +109,7 @@ fn reasoning_is_an_item_of_its_own_before_the_answer() {
     assert_eq!(shapes(&frames)[6..10], SAYS);
 }
 
+/// Rule 1.3.17.
 #[test]
 fn a_permitted_call_runs_without_a_question() {
     let sandbox = Sandbox::new();
@@ -134,6 +137,7 @@ fn a_permitted_call_runs_without_a_question() {
     assert_eq!(answer["event"]["item"]["round"], 1);
 }
 
+/// Rule 1.3.18. Mends 9.1.7.
 #[test]
 fn a_denied_call_fails_and_the_turn_goes_on() {
     let sandbox = Sandbox::new();
@@ -227,6 +231,7 @@ fn a_mode_that_decides_asks_nobody() {
     }
 }
 
+/// Rule 3.5.38. Mends 9.1.14.
 #[test]
 fn an_answer_that_does_not_fit_is_refused_and_the_question_stays_open() {
     let sandbox = Sandbox::new();
@@ -260,6 +265,7 @@ fn an_answer_that_does_not_fit_is_refused_and_the_question_stays_open() {
     assert!(shapes(&frames).contains(&late), "the first answer counts: {:#?}", shapes(&frames));
 }
 
+/// Rule 1.3.20. Mends 9.1.4.
 #[test]
 fn what_cannot_get_better_ends_the_turn_and_its_half_written_item() {
     let sandbox = Sandbox::new();
@@ -287,6 +293,7 @@ fn a_context_that_is_too_large_is_tried_once_more_without_old_results() {
     assert_eq!(shapes(&frames)[3..], expected);
 }
 
+/// Rule 1.3.20.
 #[test]
 fn a_failure_that_may_pass_is_tried_again_and_what_it_said_is_withdrawn() {
     let sandbox = Sandbox::new();
@@ -313,6 +320,7 @@ fn a_failure_that_may_pass_is_tried_again_and_what_it_said_is_withdrawn() {
     assert_eq!(*mine, theirs);
 }
 
+/// Rule 4.3.21.
 #[test]
 fn an_unknown_tool_fails_without_a_question() {
     let sandbox = Sandbox::new();
@@ -332,6 +340,7 @@ fn an_unknown_tool_fails_without_a_question() {
     );
 }
 
+/// Rule 4.2.11.
 #[test]
 fn input_that_is_not_json_still_goes_through_the_gate_as_text() {
     let sandbox = Sandbox::new();

@@ -8,3 +8,4 @@ mod frames;
 mod kills;
 mod queue;
 mod slow_reader;
+mod storage;

@@ -28,6 +28,7 @@ fn texts(frames: &[Value], kind: &str) -> Vec<String> {
         .collect()
 }
 
+/// Rule 1.3.19.
 #[test]
 fn an_interrupt_in_mid_stream_keeps_the_words_so_far() {
     let sandbox = Sandbox::new();
@@ -50,6 +51,7 @@ fn an_interrupt_in_mid_stream_keeps_the_words_so_far() {
     assert_eq!(shapes(&client.until_ack("req_y")), ["intentAck req_y rejected NOT_READY [req_y]"]);
 }
 
+/// Rule 1.3.19.
 #[test]
 fn an_interrupt_while_tools_run_ends_every_call() {
     let sandbox = Sandbox::new();
@@ -76,6 +78,7 @@ fn an_interrupt_while_tools_run_ends_every_call() {
     assert!(body.get("progress").is_none(), "{body}");
 }
 
+/// Rule 1.3.19.
 #[test]
 fn an_interrupt_while_a_question_is_open_cancels_it_first() {
     let sandbox = Sandbox::new();
@@ -152,6 +155,7 @@ fn an_interrupt_is_not_behind_a_flood_of_words() {
     assert!(frames.len() < 10_000, "it waited behind {} frames", frames.len());
 }
 
+/// Rule 3.5.37.
 #[test]
 fn an_interrupt_names_the_turn_it_means() {
     let sandbox = Sandbox::new();
@@ -168,6 +172,7 @@ fn an_interrupt_names_the_turn_it_means() {
     client.until("turnCompleted");
 }
 
+/// Rule 1.3.22, 3.4.34, 3.6.44.
 #[test]
 fn a_waking_delivery_opens_a_turn_and_takes_held_lines_along() {
     let sandbox = Sandbox::new();
@@ -191,6 +196,7 @@ fn a_waking_delivery_opens_a_turn_and_takes_held_lines_along() {
     assert_eq!(woken["event"]["item"]["body"]["origin"], origin);
 }
 
+/// Rule 1.3.23, 3.3.23, 3.4.31.
 #[test]
 fn lines_that_wait_run_when_the_turn_is_over() {
     let sandbox = Sandbox::new();
@@ -226,6 +232,7 @@ fn lines_that_wait_run_when_the_turn_is_over() {
     assert_eq!(shapes(&frames)[..6], expected);
 }
 
+/// Rule 1.3.24, 3.4.32. Mends 9.1.6.
 #[test]
 fn a_line_joins_the_running_turn_after_its_tools_but_a_held_one_waits() {
     let sandbox = Sandbox::new();
@@ -252,6 +259,7 @@ fn a_line_joins_the_running_turn_after_its_tools_but_a_held_one_waits() {
     assert_eq!(shapes(&next)[..2], ["itemCompleted user [req_3]", "turnStarted queue 1"]);
 }
 
+/// Rule 1.3.26.
 #[test]
 fn a_shutdown_ends_everything_in_the_journal() {
     let sandbox = Sandbox::new();
@@ -293,6 +301,7 @@ fn a_deletion_is_told_to_whoever_is_attached() {
     assert_eq!(error["data"]["code"], "SESSION_NOT_FOUND");
 }
 
+/// Rule 1.3.27.
 #[test]
 fn a_resumed_session_restates_what_plugins_keep() {
     let sandbox = Sandbox::new();
@@ -319,6 +328,7 @@ fn a_resumed_session_restates_what_plugins_keep() {
     );
 }
 
+/// Rule 1.3.28.
 #[test]
 fn every_turn_ends_once_in_the_order_they_opened() {
     let sandbox = Sandbox::new();

@@ -132,6 +132,7 @@ fn a_client_that_floods_and_does_not_read_is_held_up_and_the_server_stays_small(
     assert!(matches!(raw.exit().code(), Some(0 | 141)));
 }
 
+/// Rule 3.2.16.
 #[test]
 fn a_client_that_lagged_is_told_and_catches_up() {
     let sandbox = Sandbox::new();

@@ -39,6 +39,7 @@ impl Story {
     }
 }
 
+/// Rule 2.2.
 #[test]
 fn a_new_state_is_empty() {
     let state = SessionState::new(summary("start"));
@@ -58,6 +59,7 @@ fn a_new_state_is_empty() {
     );
 }
 
+/// Rule 2.3.
 #[test]
 fn lagged_changes_nothing_not_even_the_seq() {
     let mut state = Story::new().then(answer("a")).0;
@@ -66,6 +68,7 @@ fn lagged_changes_nothing_not_even_the_seq() {
     assert_eq!(state, before);
 }
 
+/// Rule 2.4.
 #[test]
 fn a_stale_frame_is_ignored_and_a_gap_is_not() {
     let mut state = Story::new().0;
@@ -79,6 +82,7 @@ fn a_stale_frame_is_ignored_and_a_gap_is_not() {
     assert_eq!((state.seq.0, state.items.len()), ((1 << 32) + 77, 2));
 }
 
+/// Rule 2.4.
 #[test]
 fn a_state_without_a_seq_takes_any_frame() {
     let mut state = Story::new().0;
@@ -86,6 +90,7 @@ fn a_state_without_a_seq_takes_any_frame() {
     assert_eq!((state.seq, state.items.len()), (Seq(0), 1));
 }
 
+/// Rule 1.2.12, 2.5.
 #[test]
 fn messages_are_answers_and_what_people_say_once_completed() {
     let user = |id: &str, surface: &str| completed(id, samples::user(surface));
@@ -107,12 +112,14 @@ fn messages_are_answers_and_what_people_say_once_completed() {
     assert_eq!(full.0.summary.messages, Some(u64::MAX));
 }
 
+/// Rule 2.6.
 #[test]
 fn a_summary_is_replaced_whole() {
     let story = Story::new().then(answer("a")).then(updated("next"));
     assert_eq!(story.0.summary, summary("next"));
 }
 
+/// Rule 2.6.
 #[test]
 fn a_close_ends_the_turn_and_the_questions_and_keeps_the_rest() {
     let story = Story::new()
@@ -125,6 +132,7 @@ fn a_close_ends_the_turn_and_the_questions_and_keeps_the_rest() {
     assert_eq!((story.0.items.len(), story.0.queue.len()), (1, 1));
 }
 
+/// Rule 2.6.
 #[test]
 fn a_turn_lives_from_start_to_completion() {
     let story = Story::new().then(turn_started("t"));
@@ -172,6 +180,7 @@ fn usage_stays_at_the_highest_number() {
     assert_eq!(story.0.summary.usage, usage(u64::MAX));
 }
 
+/// Rule 2.6.
 #[test]
 fn an_item_is_replaced_in_place() {
     let story = Story::new()
@@ -183,6 +192,7 @@ fn an_item_is_replaced_in_place() {
     assert_eq!(story.items(), ["a:3", "b:b"]);
 }
 
+/// Mends 9.1.24.
 #[test]
 fn what_ended_is_never_unfinished_again() {
     let story = Story::new()
@@ -195,6 +205,7 @@ fn what_ended_is_never_unfinished_again() {
     assert_eq!(story.then(completed("a", assistant("restated"))).items(), ["a:restated"]);
 }
 
+/// Rule 2.6.
 #[test]
 fn a_delta_grows_only_what_it_fits() {
     let story = Story::new()
@@ -225,6 +236,7 @@ fn a_delta_leaves_the_frame_that_brought_the_item_as_it_was() {
     assert_eq!(first, started("a", assistant("x")));
 }
 
+/// Rule 2.6.
 #[test]
 fn withdrawn_items_are_gone() {
     let story = Story::new()
@@ -240,6 +252,7 @@ fn withdrawn_items_are_gone() {
     assert_eq!((story.items().len(), story.0.history_generation), (0, 3));
 }
 
+/// Rule 2.6.
 #[test]
 fn a_compaction_keeps_the_transcript() {
     let compacted = Event::Compacted {
@@ -252,6 +265,7 @@ fn a_compaction_keeps_the_transcript() {
     assert_eq!((story.items().len(), story.0.history_generation), (2, 2));
 }
 
+/// Rule 2.6.
 #[test]
 fn the_queue_and_the_config_are_replaced_whole() {
     let story = Story::new().then(queue("one")).then(queue("two"));
@@ -263,6 +277,7 @@ fn the_queue_and_the_config_are_replaced_whole() {
     assert_eq!((story.0.queue.len(), story.0.config), (0, config));
 }
 
+/// Rule 2.6.
 #[test]
 fn a_question_is_open_until_answered_or_cancelled() {
     let open = |story: &Story| story.0.interactions.iter().map(|one| one.id.to_string()).collect::<Vec<_>>();
@@ -280,6 +295,7 @@ fn cancelled(id: &str) -> Event {
     Event::InteractionCancelled { id: InteractionId::from(id), reason: CancelReason::Expired }
 }
 
+/// Rule 2.6.
 #[test]
 fn the_newest_payload_of_a_plugin_counts() {
     let story = Story::new().then(extension("p", "k", json!(1))).then(extension("p", "k", json!(null)));
@@ -294,6 +310,7 @@ fn the_newest_payload_of_a_plugin_counts() {
     assert!(story.0.signals.is_empty(), "a plugin without signals is not named");
 }
 
+/// Rule 2.6.
 #[test]
 fn acks_catalogs_and_notices_only_count() {
     let intent = IntentId::from("r");
@@ -305,6 +322,7 @@ fn acks_catalogs_and_notices_only_count() {
     assert_eq!(story.0, SessionState { seq: Seq(3), ..SessionState::new(summary("start")) });
 }
 
+/// Rule 2.9.
 #[test]
 fn the_newest_item_of_an_id_is_found() {
     let story = Story::new().then(answer("a")).then(answer("b"));
