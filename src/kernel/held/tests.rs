@@ -116,8 +116,10 @@ impl Folds {
             }
             Step::Late => {
                 // Never of what ended long ago: one window may hold it still, and another one not.
-                if let Some(newest) = self.whole.items.last() {
-                    let late = Item { status: ItemStatus::Running, ..(**newest).clone() };
+                if let Some(Event::ItemCompleted { item }) = self.frames.last().map(|frame| &frame.event)
+                    && self.whole.items.last().is_some_and(|newest| newest.id == item.id)
+                {
+                    let late = Item { status: ItemStatus::Running, ..(**item).clone() };
                     self.apply(Event::ItemUpdated { item: Arc::new(late) });
                 }
             }
