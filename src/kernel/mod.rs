@@ -2,12 +2,14 @@
 //!
 //! It holds tools, commands, providers and the journal as ports and knows neither processes nor files.
 
+mod askers;
 mod board;
 mod builtin;
 mod catalog;
 mod changes;
 mod compaction;
 mod context;
+mod delete;
 mod feed;
 mod gate;
 mod held;
@@ -29,6 +31,7 @@ mod stream;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod turn;
 mod unfinished;
 mod view;
@@ -39,10 +42,10 @@ use std::time::Duration;
 
 use bingo_plugin_sdk::event::{CloseReason, ErrorCode, Input, KernelError};
 use bingo_plugin_sdk::ids::{IntentId, InteractionId, SessionId};
-use bingo_plugin_sdk::interaction::Answer;
+use bingo_plugin_sdk::interaction::{Answer, Interaction};
 use bingo_plugin_sdk::item::Level;
 use bingo_plugin_sdk::provider::Effort;
-use bingo_plugin_sdk::rpc::{Activation, ClientIdentity, Delivery, GatewayEvent, InterruptScope};
+use bingo_plugin_sdk::rpc::{Activation, ClientIdentity, Delivery, InterruptScope};
 use bingo_plugin_sdk::state::SessionState;
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
@@ -52,7 +55,8 @@ pub use feed::FeedStream;
 pub use gate::{PermissionMode, Rule};
 use intents::Digest;
 use session::{AnswerWrite, Ask, SessionHandle, Write};
-pub use stream::{FrameStream, Published};
+pub use stream::Published;
+pub use tree::Frames;
 
 use crate::ports::{Journal, JournalError, Notice, Notices, Offers};
 use crate::settings::SyncMode;
@@ -127,13 +131,14 @@ struct Registry {
     creating: BTreeSet<String>,
     /// Unreadable sessions that were told.
     told: BTreeSet<String>,
+    askers: askers::Askers,
 }
 
 /// A client's hold on a session: its state so far, and what follows.
 pub struct Attachment {
     pub session: SessionId,
     pub snapshot: SessionState,
-    pub stream: FrameStream,
+    pub stream: Frames,
 }
 
 /// A stream that goes on from an earlier point.
@@ -141,7 +146,7 @@ pub struct Resumption {
     /// Stored frames after that point.
     pub frames: Vec<Arc<Published>>,
     /// What follows them.
-    pub stream: FrameStream,
+    pub stream: Frames,
 }
 
 /// How long opening a session and reading a catalog wait for plugins that are starting: most are there by then, and what a
@@ -270,19 +275,6 @@ impl Kernel {
         self.parts.session(id).map(|_| ())
     }
 
-    /// Deletes a session, its live children first.
-    ///
-    /// # Errors
-    /// When there is no such session, it is held elsewhere, or it cannot be removed.
-    pub async fn delete(&self, id: &SessionId) -> Result<(), KernelError> {
-        for session in self.parts.live() {
-            if session.summary().parent.is_some_and(|link| link.session == *id) {
-                self.delete_one(&session.id).await?;
-            }
-        }
-        self.delete_one(id).await
-    }
-
     /// Subscribes to what happens outside any one session.
     pub fn subscribe_gateway(&self) -> FeedStream {
         self.parts.feed.subscribe()
@@ -305,24 +297,6 @@ impl Kernel {
         if tokio::time::timeout(CLOSE_DEADLINE, ended).await.is_err() {
             tracing::error!("some sessions did not store their end in time");
         }
-    }
-
-    async fn delete_one(&self, id: &SessionId) -> Result<(), KernelError> {
-        // Nobody opens it again while it goes.
-        let lock = self.opening(id);
-        let _deleting = lock.lock().await;
-        if let Ok(session) = self.parts.session(id) {
-            // One that ended meanwhile is closed already.
-            drop(session.write(Write::Close(CloseReason::Deleted)).await);
-            if tokio::time::timeout(CLOSE_DEADLINE, session.ended()).await.is_err() {
-                let message = format!("session {id} did not close in time; try again");
-                return Err(KernelError::new(ErrorCode::Timeout, message));
-            }
-            self.parts.lock().live.remove(id);
-        }
-        self.parts.journal.delete(id.clone()).await.map_err(|error| error.to_kernel())?;
-        self.parts.feed.publish(&GatewayEvent::SessionRemoved { session: id.clone() });
-        Ok(())
     }
 }
 
@@ -360,6 +334,10 @@ impl KernelParts {
     async fn wait_for_plugins(&self) {
         // Those that take longer are waited for by what needs them.
         let _ = tokio::time::timeout(PATIENCE, self.offers.settled()).await;
+    }
+
+    fn note_asker(&self, asked: &Interaction) {
+        self.lock().askers.note(asked.id.clone(), asked.session.clone());
     }
 
     /// Posts one notice for each unreadable session, once.

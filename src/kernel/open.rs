@@ -9,10 +9,11 @@ use bingo_plugin_sdk::rpc::{GatewayEvent, OpenOptions, SessionFilter, SessionSel
 use bingo_plugin_sdk::session::SessionSummary;
 
 use super::models::{ChosenModel, fallback_notice};
+use super::outbox::Subscription;
 use super::replay::Replaying;
 use super::session::{Begin, SessionHandle};
 use super::store::Store;
-use super::{Attachment, Kernel, session};
+use super::{Attachment, Frames, Kernel, session};
 use crate::ports::Epoch;
 use crate::telemetry;
 
@@ -26,10 +27,6 @@ impl Kernel {
         selector: SessionSelector,
         options: OpenOptions,
     ) -> Result<Attachment, KernelError> {
-        if options.children {
-            let message = "this version attaches to one session at a time; open children on their own";
-            return Err(invalid(message));
-        }
         self.parts.wait_for_plugins().await;
         let session = match selector {
             SessionSelector::Create { spec } => self.create(spec).await?,
@@ -41,15 +38,29 @@ impl Kernel {
             }
             SessionSelector::Latest { cwd } => {
                 let filter = SessionFilter { cwd: Some(cwd.clone()), ..SessionFilter::default() };
-                let mut all = self.list(filter).await?;
-                // A child is never what "continue" means while a root exists.
-                all.sort_by_key(|summary| summary.parent.is_some());
-                self.first_openable(all.into_iter(), &format!("no session works in {cwd}")).await?
+                let candidates = self.latest(self.list(filter).await?);
+                self.first_openable(candidates.into_iter(), &format!("no session works in {cwd}")).await?
             }
         };
-        let subscription = session.subscribe().await?;
-        let (snapshot, stream) = (subscription.snapshot, subscription.stream);
-        Ok(Attachment { session: session.id, snapshot, stream })
+        let Subscription { snapshot, stream } = session.subscribe().await?;
+        let id = session.id.clone();
+        let stream = match options.children {
+            true => Frames::Tree(self.grow(session, snapshot.seq, stream).await?),
+            false => Frames::Session(stream),
+        };
+        Ok(Attachment { session: id, snapshot, stream })
+    }
+
+    /// Returns what "continue" may mean, the best first: live sessions, the newest before older ones, then stored ones,
+    /// the last updated first (kernel rules 3.1.4 to 6). A child is never meant while a root exists.
+    fn latest(&self, mut all: Vec<SessionSummary>) -> Vec<SessionSummary> {
+        if all.iter().any(|summary| summary.parent.is_none()) {
+            all.retain(|summary| summary.parent.is_none());
+        }
+        let (mut live, stored): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|summary| self.parts.session(&summary.id).is_ok());
+        live.sort_by(|one, other| other.created_at.cmp(&one.created_at).then_with(|| other.id.cmp(&one.id)));
+        live.into_iter().chain(stored).collect()
     }
 
     /// Returns a live session, or opens the stored one; two callers at once open it once.
@@ -95,6 +106,12 @@ impl Kernel {
         let cwd = real_path(spec.cwd.clone()).await;
         let is_folder = tokio::task::spawn_blocking(move || cwd.is_dir().then_some(cwd)).await;
         let cwd = is_folder.ok().flatten().ok_or_else(|| invalid(format!("{} is no folder", spec.cwd)))?;
+        // A parent that is being deleted has no more children.
+        let lock = spec.parent.as_ref().map(|parent| self.opening(&parent.session));
+        let _having = match &lock {
+            Some(lock) => Some(lock.lock().await),
+            None => None,
+        };
         if let Some(parent) = &spec.parent {
             let parent = self.parts.session(&parent.session)?;
             if parent.summary().parent.is_some() {

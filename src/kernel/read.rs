@@ -9,7 +9,8 @@ use bingo_plugin_sdk::rpc::{Catalog, CatalogKind, HistoryChunk, HistoryPage, Ses
 use bingo_plugin_sdk::session::SessionSummary;
 
 use super::session::SessionHandle;
-use super::{Kernel, Published, Resumption, catalog, open};
+use super::stream::FrameStream;
+use super::{Frames, Kernel, Published, Resumption, catalog, open};
 
 /// The most bytes of items in one page of history, unless one item is larger: a line to a client is bounded.
 const MAX_PAGE: usize = 32 * 1024 * 1024;
@@ -72,13 +73,36 @@ impl Kernel {
     /// # Errors
     /// When the session is not live, or its journal cannot be read.
     pub async fn resume_events(&self, id: &SessionId, since: Seq) -> Result<Resumption, KernelError> {
+        let (frames, stream) = self.rest(&self.parts.session(id)?, since).await?;
+        Ok(Resumption { frames, stream: Frames::Session(stream) })
+    }
+
+    /// Does the same for a tree: its root goes on from after `since`, its children come again from their first frames.
+    ///
+    /// # Errors
+    /// As `resume_events`.
+    pub async fn resume_tree(&self, id: &SessionId, since: Seq) -> Result<Resumption, KernelError> {
         let session = self.parts.session(id)?;
+        let (frames, stream) = self.rest(&session, since).await?;
+        let last = frames.last().map_or(since, |published| published.frame.seq);
+        let tree = self.grow(session, last, stream).await?;
+        Ok(Resumption { frames, stream: Frames::Tree(tree) })
+    }
+
+    /// Returns a live session's frames behind `since`: the stored ones, and those that follow.
+    ///
+    /// # Errors
+    /// When it ended, or its journal cannot be read.
+    pub(super) async fn rest(
+        &self,
+        session: &SessionHandle,
+        since: Seq,
+    ) -> Result<(Vec<Arc<Published>>, FrameStream), KernelError> {
         let subscription = session.subscribe().await?;
         let through = subscription.snapshot.seq;
-        let read = self.parts.journal.read(id.clone(), since, through).await;
+        let read = self.parts.journal.read(session.id.clone(), since, through).await;
         let stored = read.map_err(|error| error.to_kernel())?;
-        let frames = stored.into_iter().map(Published::new).collect();
-        Ok(Resumption { frames, stream: subscription.stream })
+        Ok((stored.into_iter().map(Published::new).collect(), subscription.stream))
     }
 
     /// Returns a catalog. It waits a moment for plugins that are starting; that later ones are there is told.

@@ -166,6 +166,7 @@ impl Actor {
             return;
         }
         self.emit(Event::InteractionOpened { interaction: Box::new(interaction.clone()) });
+        self.parts.note_asker(&interaction);
         let guard = Instant::now() + KEYBOARD_GUARD;
         self.questions.insert(interaction.id.clone(), OpenQuestion { interaction, guard, waiting });
     }

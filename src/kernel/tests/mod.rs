@@ -5,3 +5,4 @@ mod interleavings;
 mod long;
 mod repeats;
 mod rewind;
+mod tree;

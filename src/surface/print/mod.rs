@@ -19,7 +19,7 @@ use bingo_plugin_sdk::view::View;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::kernel::{Attachment, FrameStream, GivenAnswer, Kernel, Published};
+use crate::kernel::{Attachment, Frames, GivenAnswer, Kernel, Published};
 use crate::ports::Notice;
 use output::{Chunk, Output};
 use questions::Questions;
@@ -138,7 +138,7 @@ impl<'a> Run<'a> {
     }
 
     /// Follows the session until the run ended. Frames that were missed are read again (kernel rule 6.2.7).
-    async fn follow(&mut self, mut seq: Seq, mut stream: FrameStream) -> Result<Ending, PrintError> {
+    async fn follow(&mut self, mut seq: Seq, mut stream: Frames) -> Result<Ending, PrintError> {
         loop {
             tokio::select! {
                 biased;

@@ -17,7 +17,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use super::dispatch::Job;
 use super::{Output, kernel_error};
-use crate::kernel::{FeedStream, FrameStream, GivenAnswer, Kernel, Published};
+use crate::kernel::{FeedStream, Frames, GivenAnswer, Kernel, Published};
 use crate::schema::{self, Part};
 
 /// The most bytes of a reply: the longest line to a client (design: limits).
@@ -35,15 +35,30 @@ pub(super) struct Connection {
 /// Tasks that write frames to the client; each ends with its session, its replacement, or the connection.
 #[derive(Default)]
 struct Forwarders {
-    /// By open session; empty while one is being replaced.
-    sessions: BTreeMap<SessionId, Option<JoinHandle<()>>>,
+    /// By open session.
+    sessions: BTreeMap<SessionId, Forwarder>,
     gateway: Option<AbortHandle>,
+}
+
+#[derive(Default)]
+struct Forwarder {
+    /// Absent while it is being replaced.
+    task: Option<JoinHandle<()>>,
+    /// Whether frames of the session's children come along.
+    is_tree: bool,
+}
+
+/// What a client has open.
+enum Attached {
+    Session,
+    /// A session with its children.
+    Tree,
 }
 
 /// What follows a reply: frames never overtake the answer that announces them.
 enum Follow {
     Nothing,
-    Frames { session: SessionId, replay: Vec<Arc<Published>>, stream: FrameStream },
+    Frames { session: SessionId, replay: Vec<Arc<Published>>, stream: Frames },
     Gateway(FeedStream),
 }
 
@@ -77,10 +92,10 @@ impl Connection {
         {
             tracing::error!(%fault, "a reply breaks the schema");
         }
-        if let Follow::Frames { session, .. } = &follow {
+        if let Follow::Frames { session, stream, .. } = &follow {
             self.silence(session).await;
             // Open from the reply on: the client's next request may run before the frames are followed.
-            self.lock().sessions.entry(session.clone()).or_default();
+            self.lock().sessions.entry(session.clone()).or_default().is_tree = stream.is_tree();
         }
         self.reply(Some(job.id), outcome).await;
         self.follow(follow);
@@ -103,7 +118,8 @@ impl Connection {
     /// Stops writing frames.
     pub(super) fn detach_all(&self) {
         let mut forwarders = self.lock();
-        std::mem::take(&mut forwarders.sessions).into_values().flatten().for_each(|task| task.abort());
+        let sessions = std::mem::take(&mut forwarders.sessions).into_values();
+        sessions.filter_map(|forwarder| forwarder.task).for_each(|task| task.abort());
         forwarders.gateway.take().into_iter().for_each(|task| task.abort());
     }
 
@@ -177,8 +193,10 @@ impl Connection {
     }
 
     async fn resume(&self, params: rpc::EventsParams) -> Answered {
-        self.require_open(&params.session)?;
-        let resumed = self.kernel.resume_events(&params.session, params.since).await;
+        let resumed = match self.require_open(&params.session)? {
+            Attached::Tree => self.kernel.resume_tree(&params.session, params.since).await,
+            Attached::Session => self.kernel.resume_events(&params.session, params.since).await,
+        };
         let resumption = resumed.map_err(|error| kernel_error(&error))?;
         let (replay, stream) = (resumption.frames, resumption.stream);
         Ok((json!({}), Follow::Frames { session: params.session, replay, stream }))
@@ -194,7 +212,7 @@ impl Connection {
     /// Ends what is sent of a session, so that no frame of an earlier attachment comes behind the next reply. A task
     /// that was told to end may be in the middle of sending: it is waited for.
     async fn silence(&self, session: &SessionId) {
-        let replaced = self.lock().sessions.get_mut(session).and_then(Option::take);
+        let replaced = self.lock().sessions.get_mut(session).and_then(|forwarder| forwarder.task.take());
         if let Some(task) = replaced {
             task.abort();
             // Its end is what was wanted, whichever way it came.
@@ -217,11 +235,14 @@ impl Connection {
             }
             _ => {
                 let params = read::<methods::Answer>(params)?;
-                self.require_open(&params.session)?;
+                let attached = self.require_open(&params.session)?;
                 let client = self.client.get().cloned().unwrap_or_else(unknown_client);
                 let rpc::AnswerParams { session, intent, interaction, answer, activation } = params;
                 let given = GivenAnswer { intent, interaction, answer, activation, client };
-                self.kernel.answer(&session, given).await
+                match attached {
+                    Attached::Tree => self.kernel.answer_in_tree(&session, given).await,
+                    Attached::Session => self.kernel.answer(&session, given).await,
+                }
             }
         };
         written.map_err(|error| kernel_error(&error))?;
@@ -249,9 +270,9 @@ impl Connection {
         done()
     }
 
-    fn require_open(&self, session: &SessionId) -> Result<(), RpcError> {
-        if self.lock().sessions.contains_key(session) {
-            return Ok(());
+    fn require_open(&self, session: &SessionId) -> Result<Attached, RpcError> {
+        if let Some(forwarder) = self.lock().sessions.get(session) {
+            return Ok(if forwarder.is_tree { Attached::Tree } else { Attached::Session });
         }
         let message = format!("session {session} is not open on this connection");
         Err(kernel_error(&KernelError::new(ErrorCode::SessionNotFound, message)))
@@ -263,8 +284,8 @@ impl Connection {
             Follow::Frames { session, replay, stream } => {
                 // A close right behind the reply may have let go of it already.
                 if let Some(place) = self.lock().sessions.get_mut(&session) {
-                    let task = tokio::spawn(forward(self.output.clone(), replay, stream));
-                    if let Some(replaced) = place.replace(task) {
+                    let task = tokio::spawn(forward(self.output.clone(), session, replay, stream));
+                    if let Some(replaced) = place.task.replace(task) {
                         replaced.abort();
                     }
                 }
@@ -296,14 +317,14 @@ fn too_large(id: RequestId, length: usize) -> String {
     Message::Response { id, outcome: Err(RpcError::new(code::INTERNAL_ERROR, text)) }.to_line()
 }
 
-async fn forward(output: Output, replay: Vec<Arc<Published>>, mut stream: FrameStream) {
+async fn forward(output: Output, root: SessionId, replay: Vec<Arc<Published>>, mut stream: Frames) {
     for published in replay {
-        if output.send(event_line(published.json())).await.is_err() {
+        if output.send(event_line(&root, &published)).await.is_err() {
             return;
         }
     }
     while let Some(published) = stream.next().await {
-        if output.send(event_line(published.json())).await.is_err() {
+        if output.send(event_line(&root, &published)).await.is_err() {
             return;
         }
     }
@@ -322,8 +343,14 @@ async fn forward_gateway(output: Output, mut feed: FeedStream) {
     }
 }
 
-fn event_line(frame: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","method":"event","params":{frame}}}"#)
+/// Returns the line of a frame; that of a child says through which tree it came.
+fn event_line(root: &SessionId, published: &Published) -> String {
+    let frame = published.json();
+    if published.frame.session == *root {
+        return format!(r#"{{"jsonrpc":"2.0","method":"event","params":{frame}}}"#);
+    }
+    // A frame is serialised once for all who get it, so the root is put into its text, before its first member.
+    format!(r#"{{"jsonrpc":"2.0","method":"event","params":{{"root":{},{}}}"#, json!(root), &frame[1..])
 }
 
 /// Reads params that passed the schema.
