@@ -9,3 +9,4 @@ mod kills;
 mod queue;
 mod slow_reader;
 mod storage;
+mod tree;

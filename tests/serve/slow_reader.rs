@@ -173,6 +173,49 @@ fn a_client_that_lagged_is_told_and_catches_up() {
     assert_eq!(raw.exit().code(), Some(0));
 }
 
+/// Rule 3.2.16, 3.2.18.
+#[test]
+fn a_client_of_a_tree_is_never_told_that_it_lagged() {
+    let sandbox = Sandbox::new();
+    let mut raw = Raw::spawn(&sandbox);
+    let (root, _) = raw.create(&sandbox);
+    let selector = json!({ "kind": "byId", "id": root });
+    let options = json!({ "children": true });
+    let snapshot =
+        raw.call("session/open", json!({ "selector": selector, "options": options }))["snapshot"].clone();
+    let spec = json!({ "cwd": sandbox.work(), "parent": { "session": root } });
+    let selector = json!({ "kind": "create", "spec": spec });
+    // Its frames come behind the reply, which waits for nobody.
+    raw.send("child", "session/open", json!({ "selector": selector }));
+    raw.submit(&root, &many_frames());
+    wait_until("the turn is over", || {
+        let stored = std::fs::read_to_string(sandbox.journal(&root)).unwrap();
+        stored.contains("\"turnCompleted\"").then_some(()).ok_or_else(|| format!("{} bytes", stored.len()))
+    });
+    let (mut frames, mut children) = (Vec::new(), Vec::new());
+    while !frames.last().is_some_and(|frame| is(frame, "turnCompleted")) || children.is_empty() {
+        let message = raw.line();
+        if message["method"] == "event" {
+            let frame = message["params"].clone();
+            assert!(!is(&frame, "lagged"), "{frame}");
+            match frame["root"].is_null() && frame["session"] == root.as_str() {
+                true => frames.push(frame),
+                false => children.push(frame),
+            }
+        }
+    }
+    assert_eq!(children[0]["seq"], 1);
+    let seqs =
+        |frames: &[Value]| frames.iter().map(|frame| frame["seq"].as_u64().unwrap()).collect::<Vec<_>>();
+    assert!(seqs(&frames).is_sorted_by(|one, other| one < other), "in order, and once");
+    let (since, ephemeral) = (snapshot["seq"].as_u64(), ["itemDelta", "notice", "signal"]);
+    frames.retain(|frame| !ephemeral.iter().any(|kind| is(frame, kind)));
+    let stored: Vec<Value> =
+        sandbox.stored(&root).into_iter().filter(|frame| frame["seq"].as_u64() > since).collect();
+    assert_eq!(seqs(&frames), seqs(&stored));
+    assert!(frames.len() > 4096, "more than a queue holds");
+}
+
 #[test]
 fn a_server_whose_reader_is_gone_ends() {
     let sandbox = Sandbox::new();

@@ -249,8 +249,8 @@ impl Journal for MemoryJournal {
 
     fn delete(&self, session: SessionId) -> BoxFuture<'static, Result<(), JournalError>> {
         self.now(|disk| {
-            disk.sessions.remove(&session);
-            Ok(())
+            let removed = disk.sessions.remove(&session);
+            removed.map(|_| ()).ok_or(JournalError::NotFound { session })
         })
     }
 }

@@ -172,7 +172,7 @@ async fn a_client_of_a_tree_that_is_slow_misses_nothing_that_is_stored() {
     assert!(matches!(told.last().unwrap().event, Event::Lagged { .. }), "one session alone does lag");
 }
 
-/// Rule 3.2.17, 5.4.19, 5.5.21. Mends 9.1.13.
+/// Rule 3.2.17, 5.4.19, 5.4.21. Mends 9.1.13.
 #[tokio::test(start_paused = true)]
 async fn a_tree_that_is_asked_for_again_is_still_a_tree() {
     let host = host();
