@@ -57,6 +57,7 @@ fn next_stored(frames: &[Value]) -> Option<&Value> {
     frames[6..].iter().find(|frame| !is(frame, "itemDelta")).map(|frame| &frame["seq"])
 }
 
+/// Rule 5.4.16, 5.4.17, 5.4.19.
 #[test]
 fn a_reply_to_open_or_events_ends_what_was_sent_before() {
     let sandbox = Sandbox::new();
@@ -98,6 +99,7 @@ fn a_session_is_open_as_soon_as_the_reply_says_so() {
     }
 }
 
+/// Rule 5.4.16.
 #[test]
 fn the_gateway_is_heard_from_the_reply_on() {
     let sandbox = Sandbox::new();
@@ -110,6 +112,7 @@ fn the_gateway_is_heard_from_the_reply_on() {
     }
 }
 
+/// Rule 3.2.20.
 #[test]
 fn a_closed_attachment_is_silent_and_the_session_runs_on() {
     let sandbox = Sandbox::new();
@@ -145,6 +148,7 @@ fn two_subscriptions_to_the_gateway_are_one() {
     assert!(client.gateway.is_empty());
 }
 
+/// Rule 3.6.50.
 #[test]
 fn a_terminated_server_closes_its_sessions() {
     let sandbox = Sandbox::new();

@@ -98,6 +98,7 @@ fn the_handshake_comes_first_and_once() {
     lives_on(&mut client);
 }
 
+/// Rule 3.1.4, 3.2.20, 5.3.13.
 #[test]
 fn what_needs_an_open_session_is_refused_without_one() {
     let sandbox = Sandbox::new();

@@ -128,6 +128,7 @@ fn frames_that_were_thrown_away_come_again() {
     assert_same(&mut client, &session, &empty, &all);
 }
 
+/// Rule 3.6.43, 3.6.44.
 #[test]
 fn a_delivery_between_sessions_wakes_or_waits() {
     let sandbox = Sandbox::new();
@@ -156,6 +157,7 @@ fn a_delivery_between_sessions_wakes_or_waits() {
     assert_eq!(shapes(&client.until_ack("req_7")), ["intentAck req_7 rejected INVALID_INPUT [req_7]"]);
 }
 
+/// Rule 3.6.45.
 #[test]
 fn plugin_state_is_stored_and_live_state_is_not() {
     let sandbox = Sandbox::new();
@@ -208,6 +210,7 @@ fn history_is_read_in_pages() {
     assert_eq!(error["data"]["code"], "SESSION_NOT_FOUND", "it must be open here");
 }
 
+/// Rule 3.1.1, 3.1.4, 3.1.6, 3.1.12.
 #[test]
 fn sessions_are_listed_and_found() {
     let sandbox = Sandbox::new();

@@ -7,6 +7,7 @@ mod crash;
 mod frames;
 mod kills;
 mod queue;
+mod sessions;
 mod slow_reader;
 mod storage;
 mod tree;

@@ -282,6 +282,7 @@ fn a_shutdown_ends_everything_in_the_journal() {
     assert_eq!(stored[stored.len() - tail.len()..], tail);
 }
 
+/// Rule 3.2.21.
 #[test]
 fn a_deletion_is_told_to_whoever_is_attached() {
     let sandbox = Sandbox::new();

@@ -107,6 +107,7 @@ fn a_refusal_rejects_the_intent_with_its_reason_and_opens_no_turn() {
     assert_eq!(client.open(&session)["items"].as_array().unwrap().len(), 2, "nothing of what was refused");
 }
 
+/// Rule 3.6.47.
 #[test]
 fn a_redirected_input_wakes_the_other_session_and_leaves_no_trace_here() {
     let sandbox = Sandbox::new();
@@ -231,6 +232,7 @@ fn a_hook_that_fails_refuses_where_the_settings_say_so() {
     assert_eq!(rejected["error"]["message"], words);
 }
 
+/// Rule 3.6.43.
 #[test]
 fn delivered_words_pass_no_hook() {
     let sandbox = Sandbox::new();

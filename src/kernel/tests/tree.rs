@@ -256,6 +256,25 @@ async fn deleting_a_root_ends_its_children_first_and_waits_for_their_turns() {
     assert_eq!(unknown.code, ErrorCode::SessionNotFound);
 }
 
+/// Rule 3.2.15.
+#[tokio::test(start_paused = true)]
+async fn all_who_are_attached_get_the_same_frames() {
+    let host = host();
+    let mut first = host.create().await;
+    let root = first.session.clone();
+    let mut others = [host.reopen(&root).await, tree(&host, &root).await];
+    settle().await;
+    let since = others[0].snapshot.seq;
+    host.submit(&root, "1", "hello").await;
+    settle().await;
+    let mut expected = seen(&mut first).await;
+    expected.retain(|frame| frame.seq > since);
+    assert!(expected.iter().any(|frame| matches!(frame.event, Event::ItemDelta { .. })), "{expected:?}");
+    for other in &mut others {
+        assert_eq!(seen(other).await, expected);
+    }
+}
+
 /// Rule 3.1.10.
 #[tokio::test(start_paused = true)]
 async fn only_a_live_root_has_children_and_none_while_it_is_deleted() {
