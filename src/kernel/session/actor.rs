@@ -227,7 +227,7 @@ impl Actor {
             event,
         };
         self.next_seq = self.next_seq.next();
-        self.state.apply(&frame);
+        self.window.fold(&mut self.state, &frame);
         self.intents.apply(&frame);
         self.batch.push(Arc::new(frame));
     }

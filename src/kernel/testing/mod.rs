@@ -114,7 +114,8 @@ pub(super) async fn seen(attachment: &mut Attachment) -> Vec<Frame> {
     frames
 }
 
-fn words(text: &str) -> Input {
+/// Returns words as a client sends them.
+pub(super) fn words(text: &str) -> Input {
     Input::Text { text: text.to_owned(), attachments: Vec::new(), origin: Origin::surface("test") }
 }
 
