@@ -32,6 +32,11 @@ impl Digest {
         Self(bytes.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte)))
     }
 
+    /// Returns the digest that an acknowledgement carries; an earlier version wrote none.
+    pub(super) fn of_acknowledged(digest: Option<&String>) -> Option<Self> {
+        digest.and_then(|text| Self::try_from(text.clone()).ok())
+    }
+
     fn of_intent(intent: &IntentId) -> Self {
         Self::of("intent", intent)
     }
@@ -136,7 +141,7 @@ impl Intents {
     pub(super) fn apply(&mut self, frame: &Frame) {
         let Event::IntentAck { intent, digest, .. } = &frame.event else { return };
         let intent = Digest::of_intent(intent);
-        let request = digest.clone().and_then(|text| Digest::try_from(text).ok());
+        let request = Digest::of_acknowledged(digest.as_ref());
         if !self.known.contains_key(&intent) {
             self.note(intent, request);
         }

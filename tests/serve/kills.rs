@@ -55,14 +55,12 @@ struct Driver {
     seen: BTreeMap<u64, Value>,
     asked: BTreeMap<u64, Asked>,
     questions: Vec<Value>,
-    commands: bool,
 }
 
 impl Driver {
     fn new(sync: &str) -> Self {
         let sandbox = Sandbox::new();
         sandbox.write("home/.bingo/settings.toml", format!("journal.sync = \"{sync}\"\n"));
-        sandbox.stress("");
         let mut client = serve(&sandbox);
         let spec = json!({ "cwd": sandbox.work(), "title": "t" });
         let opened = client.call("session/open", json!({ "selector": { "kind": "create", "spec": spec } }));
@@ -73,19 +71,18 @@ impl Driver {
             seen: BTreeMap::new(),
             asked: BTreeMap::new(),
             questions: Vec::new(),
-            commands: true,
             sandbox,
         }
     }
 
     /// Goes on where it was: the session is opened, and every frame after the last one it knows is asked for.
-    fn connect(&mut self) -> (Client, Value) {
+    fn connect(&self) -> Client {
         let mut client = serve(&self.sandbox);
-        let snapshot = client.open(&self.session);
+        client.open(&self.session);
         client.call("session/events", json!({ "session": self.session, "since": self.state.seq }));
         // What came before the reply comes again behind it.
         client.events.clear();
-        (client, snapshot)
+        client
     }
 
     /// One life of the server.
@@ -93,7 +90,7 @@ impl Driver {
         if self.random.below(5) == 0 {
             return self.die_while_opening();
         }
-        let (mut client, _) = self.connect();
+        let mut client = self.connect();
         self.repeat_unanswered(&mut client);
         for _ in 0..self.random.below(20) {
             self.random.sleep(8);
@@ -143,7 +140,7 @@ impl Driver {
             6..=7 => self.deliver(client, "hold"),
             8 => self.deliver(client, "wake"),
             9..=10 => self.repeat_any(client),
-            11 if self.commands => self.submit(client, "/stress x"),
+            11 => self.submit(client, "/stress x"),
             12..=14 => self.submit(client, "@tool plugin__stress__echo {\"text\": \"x\"}"),
             15 => self.submit(client, "late\n@wait 15\nwords"),
             _ => self.submit(client, "some words"),
@@ -200,7 +197,7 @@ impl Driver {
 
     /// Lets everything come to its end, and returns the stored frames.
     fn end(&mut self) -> Vec<Value> {
-        let (mut client, _) = self.connect();
+        let mut client = self.connect();
         self.repeat_unanswered(&mut client);
         // Held lines wait for a turn.
         self.submit(&mut client, "the end");

@@ -136,15 +136,28 @@ pub(super) fn check(line: &[u8]) -> Sum {
     };
     let digits = tail.strip_prefix(MARK).and_then(|rest| rest.strip_suffix(b"\"}"));
     let Some(digits) = digits else { return Sum::Missing };
-    let sum = crc32fast::hash(text);
-    let is_digit = |(at, digit): (usize, &u8)| *digit == HEX[(sum >> (28 - 4 * at)) as usize & 15];
-    if digits.iter().enumerate().all(is_digit) { Sum::Fits } else { Sum::Differs }
+    if says(digits, crc32fast::hash(text)) { Sum::Fits } else { Sum::Differs }
 }
 
 /// Returns whether a line that ends in no newline was once whole: a write that broke off leaves no byte behind a line.
 pub(super) fn was_whole(tail: &[u8]) -> bool {
-    let ends = tail.windows(TAIL).enumerate().filter(|(_, window)| window.starts_with(MARK));
-    ends.map(|(at, _)| at + TAIL).any(|end| end < tail.len() && check(&tail[..end]) == Sum::Fits)
+    let marks = tail.windows(MARK.len()).enumerate().filter(|(_, window)| *window == MARK).map(|(at, _)| at);
+    // Each byte goes in once, however many members of this name the frames have.
+    let (mut hash, mut hashed) = (crc32fast::Hasher::new(), 0);
+    for at in marks {
+        hash.update(&tail[hashed..at]);
+        hashed = at;
+        let is_end = tail.len() > at + TAIL && tail[..at + TAIL].ends_with(b"\"}");
+        if is_end && says(&tail[at + MARK.len()..][..8], hash.clone().finalize()) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Returns whether these digits are a checksum.
+fn says(digits: &[u8], sum: u32) -> bool {
+    digits.iter().enumerate().all(|(at, digit)| *digit == HEX[(sum >> (28 - 4 * at)) as usize & 15])
 }
 
 #[cfg(test)]
@@ -180,6 +193,17 @@ mod tests {
         }
         assert_eq!(check(b"{}"), Sum::Missing);
         assert_eq!(check(&whole[1..]), Sum::Differs);
+    }
+
+    #[test]
+    fn members_that_look_like_checksums_are_looked_at_once_each() {
+        // Quadratic work over these 16 MiB would take hours.
+        let member = b",\"sum\":\"12345678\"}";
+        let tail = member.repeat(16 * 1024 * 1024 / member.len());
+        assert!(!was_whole(&tail));
+        let line = line();
+        let glued = [&line[..line.len() - 1], &tail[..]].concat();
+        assert!(was_whole(&glued), "a whole line is found before them");
     }
 
     #[test]

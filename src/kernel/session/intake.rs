@@ -140,3 +140,16 @@ async fn pass(
 fn redirected(from: &SessionId, intent: &IntentId) -> IntentId {
     IntentId::from(format!("req_{}", Digest::of("redirect", &(from, intent))))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_is_redirected_under_one_intent_however_often_and_no_other_input_is() {
+        let arrives = |from: &str, intent: &str| redirected(&SessionId::from(from), &IntentId::from(intent));
+        assert_eq!(arrives("ses_1", "i"), arrives("ses_1", "i"));
+        assert_ne!(arrives("ses_1", "i"), arrives("ses_2", "i"), "clients of two sessions may use one name");
+        assert_ne!(arrives("ses_1", "i"), arrives("ses_1", "j"));
+    }
+}

@@ -1,8 +1,9 @@
 //! A session: one actor that owns its state, driven through a cloneable handle.
 //!
 //! `actor` has the loop and the turn's side, `writes`, `commands` and `questions` what clients ask for, `repeats` what they
-//! ask for again, `intake` the way through the submit hooks, `starting` the time in which plugins start, `segment` how a run of a session begins and ends,
-//! `window` what the model sees of it. Clients read from the outbox's published state and never wait for the actor.
+//! ask for again, `intake` the way through the submit hooks, `starting` the time in which plugins start, `segment` how a
+//! run of a session begins and ends, `window` what the model sees of it. Clients read from the outbox's published state and
+//! never wait for the actor.
 
 mod actor;
 mod commands;

@@ -73,8 +73,7 @@ async fn acknowledgement(
     session: SessionId,
     seq: Seq,
 ) -> Result<Option<IntentOutcome>, JournalError> {
-    let before = Seq(seq.0.saturating_sub(1));
-    let frames = parts.journal.read(session, before, seq).await?;
+    let frames = parts.journal.pick(session, vec![seq]).await?;
     Ok(frames.into_iter().find_map(|frame| match frame.event {
         Event::IntentAck { outcome, .. } => Some(outcome),
         _ => None,

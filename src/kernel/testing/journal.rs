@@ -30,6 +30,8 @@ struct Disk {
     left: Option<u32>,
     /// Whether it failed.
     met: bool,
+    /// How often single frames were read.
+    picks: usize,
 }
 
 #[derive(Clone, Default)]
@@ -67,6 +69,11 @@ impl MemoryJournal {
     /// Lets so many operations pass, and fails the next one alone.
     pub(in crate::kernel) fn fail_after(&self, operations: u32) {
         self.lock().left = Some(operations);
+    }
+
+    /// Returns how often single frames were read.
+    pub(in crate::kernel) fn picks(&self) -> usize {
+        self.lock().picks
     }
 
     /// Ends the fault; returns whether it was met.
@@ -225,6 +232,7 @@ impl Journal for MemoryJournal {
         seqs: Vec<Seq>,
     ) -> BoxFuture<'static, Result<Vec<Frame>, JournalError>> {
         let picked = self.now(|disk| {
+            disk.picks += 1;
             let frames = disk.file(&session)?.frames.iter();
             Ok(frames.filter(|frame| seqs.binary_search(&frame.seq).is_ok()).cloned().collect())
         });

@@ -120,7 +120,7 @@ pub(super) async fn seen(attachment: &mut Attachment) -> Vec<Frame> {
     frames
 }
 
-/// Returns words as an input.
+/// Returns words as a client sends them.
 pub(super) fn words(text: &str) -> Input {
     Input::Text { text: text.to_owned(), attachments: Vec::new(), origin: Origin::surface("test") }
 }

@@ -4,7 +4,7 @@ use bingo_plugin_sdk::event::{CloseReason, ErrorCode, Event, Frame, KernelError}
 use bingo_plugin_sdk::rpc::{OpenOptions, SessionSelector, SessionSpec};
 
 use crate::kernel::Attachment;
-use crate::kernel::testing::{Host, seen, settle};
+use crate::kernel::testing::{Host, seen, settle, words};
 use crate::settings::SyncMode;
 
 /// What the clients of two sessions saw while one operation failed.
@@ -14,12 +14,7 @@ struct Seen {
 }
 
 async fn submit(host: &Host, client: &Attachment, intent: &str, seen: &mut Seen) {
-    let input = bingo_plugin_sdk::event::Input::Text {
-        text: "words".to_owned(),
-        attachments: Vec::new(),
-        origin: bingo_plugin_sdk::item::Origin::surface("test"),
-    };
-    let sent = host.kernel.submit(&client.session, intent.into(), input).await;
+    let sent = host.kernel.submit(&client.session, intent.into(), words("words")).await;
     seen.errors.extend(sent.err());
 }
 

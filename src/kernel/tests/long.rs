@@ -153,7 +153,9 @@ async fn a_live_session_lets_go_of_its_oldest_items() {
     let shown = paged(&host, 500).await;
     assert_eq!(shown.len(), 2600, "a line and an answer each");
     assert!((2000..=2500).contains(&held(&host).await));
+    let before = host.journal.picks();
     let words = asked(&host, "req", "and?").await;
+    assert!(host.journal.picks() > before, "the actor let go of them too: the turn read the oldest ones");
     let expected: Vec<String> =
         (0..1300).flat_map(|line| [line.to_string(), "word".to_owned()]).chain(["and?".to_owned()]).collect();
     assert_same(&words, &expected, "the model is shown all of it");

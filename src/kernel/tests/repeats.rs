@@ -211,6 +211,20 @@ async fn a_command_that_the_host_died_in_is_lost_and_not_run_again() {
     assert_eq!(words(&stored).len(), 1, "the line behind it runs");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_command_that_cannot_be_noted_does_not_run() {
+    let (command, runs, ends) = Counted::new();
+    let host = Host::start(SyncMode::Turn, vec![command]);
+    let session = host.create().await.session;
+    settle().await;
+    ends.add_permits(10);
+    host.journal.fail_after(0);
+    host.submit(&session, "c", "/count").await;
+    settle().await;
+    assert!(host.journal.heal(), "the note was what failed");
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+}
+
 /// Mends 9.1.23.
 #[tokio::test(start_paused = true)]
 async fn the_words_of_a_command_belong_to_its_intent() {

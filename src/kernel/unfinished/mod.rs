@@ -78,7 +78,7 @@ impl Unfinished {
                 self.stored(kind, payload, intents);
             }
             Event::IntentAck { intent, outcome, digest } => {
-                let request = digest.clone().and_then(|text| Digest::try_from(text).ok());
+                let request = Digest::of_acknowledged(digest.as_ref());
                 let waits = matches!(outcome, IntentOutcome::Queued { .. });
                 self.acknowledged(intent, request, waits);
             }
