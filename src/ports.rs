@@ -19,7 +19,7 @@ use bingo_plugin_sdk::handshake::{CommandSpec, HookPoint, Placement, ProviderSpe
 use bingo_plugin_sdk::ids::{Generation, Seq, SessionId, TurnId};
 use bingo_plugin_sdk::interaction::{Answer, InteractionKind};
 use bingo_plugin_sdk::item::{Level, ToolOutput};
-use bingo_plugin_sdk::provider::{ModelEvent, ModelRequest, ProviderError};
+use bingo_plugin_sdk::provider::{Effort, ModelEvent, ModelRequest, ProviderError};
 use bingo_plugin_sdk::session::SessionSummary;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -73,6 +73,8 @@ pub struct PluginReport {
     pub name: String,
     /// As the plugin or its manifest says.
     pub version: String,
+    /// Who brought it along, in one word.
+    pub origin: &'static str,
     pub enabled: bool,
     /// What it is doing, in one word.
     pub state: &'static str,
@@ -250,6 +252,28 @@ pub struct Notice {
 pub trait Notices: Send + Sync {
     /// Leaves a remark.
     fn post(&self, notice: Notice);
+}
+
+/// What a person chooses for later sessions and hosts too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Preference {
+    /// `PROVIDER/MODEL`.
+    Model(String),
+    Thinking(Option<Effort>),
+    /// Whether a plugin is on.
+    Plugin {
+        name: String,
+        on: bool,
+    },
+}
+
+/// A person's own settings.
+pub trait Preferences: Send + Sync {
+    /// Writes a choice. Returns a remark where other settings say otherwise.
+    ///
+    /// # Errors
+    /// `STORAGE` when it cannot be written.
+    fn save(&self, choice: Preference) -> BoxFuture<'static, Result<Option<String>, KernelError>>;
 }
 
 /// The durable record of sessions. It speaks seqs and batches, never paths or offsets.

@@ -34,6 +34,20 @@ pub fn init(verbosity: u8) {
         .try_init();
 }
 
+/// Returns an error with its causes, where its text does not hold them already.
+pub fn words(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

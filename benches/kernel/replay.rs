@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bingo::journal::JsonlJournal;
 use bingo::kernel::{Board, Kernel, KernelSettings, PermissionMode};
-use bingo::ports::{BoxFuture, Offers, Snapshot};
+use bingo::ports::{BoxFuture, Offers, Preference, Preferences, Snapshot};
 use bingo::settings::SyncMode;
-use bingo_plugin_sdk::event::Frame;
+use bingo_plugin_sdk::event::{Frame, KernelError};
 use bingo_plugin_sdk::ids::SessionId;
 use bingo_plugin_sdk::rpc::{OpenOptions, SessionSelector};
 
@@ -77,7 +77,8 @@ async fn open(data_dir: &Path, session: &SessionId) -> f64 {
         allowed: Vec::new(),
         sync: SyncMode::Off,
     };
-    let kernel = Kernel::new(Arc::new(Nothing), journal, Arc::new(Board::default()), settings);
+    let kernel =
+        Kernel::new(Arc::new(Nothing), journal, Arc::new(Board::default()), Arc::new(Nothing), settings);
     let begun = own_time();
     let selector = SessionSelector::ById { id: session.clone() };
     let attachment = kernel.open(selector, OpenOptions::default()).await.unwrap();
@@ -87,8 +88,14 @@ async fn open(data_dir: &Path, session: &SessionId) -> f64 {
     took
 }
 
-/// No plugins.
+/// No plugins, and no settings.
 struct Nothing;
+
+impl Preferences for Nothing {
+    fn save(&self, _: Preference) -> BoxFuture<'static, Result<Option<String>, KernelError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+}
 
 impl Offers for Nothing {
     fn snapshot(&self) -> Arc<Snapshot> {

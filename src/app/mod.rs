@@ -1,6 +1,7 @@
 //! Joins the layers: settings, supervisor, bridges, journal and kernel, for the commands that need them.
 
 mod loaded;
+mod preferences;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,6 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use self::loaded::Loaded;
+use self::preferences::UserFile;
 use crate::bridge::PluginOffers;
 use crate::control::{ControlPlace, ControlServer, ControlledHost};
 use crate::journal::JsonlJournal;
@@ -149,8 +151,12 @@ impl App {
         let supervisor = Arc::new(Supervisor::start(config));
         let offers: Arc<dyn Offers> = Arc::new(PluginOffers::new(Arc::clone(&supervisor), notices));
         let journal = Arc::new(JsonlJournal::new(places.data_dir.clone()));
-        let kernel = Kernel::new(Arc::clone(&offers), journal, Arc::clone(&board), loaded.kernel);
-        Ok(Self { kernel, offers, options, places: Arc::new(places), supervisor, board })
+        let places = Arc::new(places);
+        let named = options.settings.clone();
+        let preferences = Arc::new(UserFile { places: Arc::clone(&places), named });
+        let kernel =
+            Kernel::new(Arc::clone(&offers), journal, Arc::clone(&board), preferences, loaded.kernel);
+        Ok(Self { kernel, offers, options, places, supervisor, board })
     }
 
     /// Returns the kernel.

@@ -213,8 +213,8 @@ fn report(plugin: &PluginEntry, needs: Option<&Vec<&str>>) -> PluginReport {
         PluginState::Ready(ready) => Some(process(&ready.connection)),
         _ => None,
     };
-    let (state, restarts) = (plugin.state.name(), plugin.restarts);
-    PluginReport { name, version, enabled, state, restarts, reason, process }
+    let (state, restarts, origin) = (plugin.state.name(), plugin.restarts, plugin.source.origin.name());
+    PluginReport { name, version, origin, enabled, state, restarts, reason, process }
 }
 
 fn process(connection: &Connection) -> PluginProcess {

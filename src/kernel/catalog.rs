@@ -3,7 +3,7 @@
 use bingo_plugin_sdk::rpc::{Catalog, CatalogEntry, CatalogKind};
 use serde_json::{Value, json};
 
-use super::builtin;
+use super::builtin::{self, Builtin};
 use crate::ports::{Snapshot, Tool};
 
 /// Returns the catalog of this kind; `model` is the configured one, which comes first.
@@ -71,10 +71,10 @@ fn tool_entry(tool: &dyn Tool) -> CatalogEntry {
 }
 
 fn commands(snapshot: &Snapshot) -> Vec<CatalogEntry> {
-    let own = builtin::commands();
     let offered = snapshot.commands.iter().map(|command| command.spec());
-    let reached = offered.filter(|spec| own.iter().all(|own| own.name != spec.name));
-    own.iter().chain(reached).map(|spec| entry(spec.name.clone(), spec.hint.clone(), json!(spec))).collect()
+    let reached = offered.filter(|spec| Builtin::find(&spec.name).is_none()).cloned();
+    let all = builtin::commands().chain(reached);
+    all.map(|spec| entry(spec.name.clone(), spec.hint.clone(), json!(spec))).collect()
 }
 
 fn plugins(snapshot: &Snapshot) -> Vec<CatalogEntry> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bingo_plugin_sdk::rpc::{Catalog, CatalogKind, GatewayEvent};
 
+use super::defaults::Defaults;
 use super::feed::Feed;
 use super::{PATIENCE, catalog};
 use crate::ports::Offers;
@@ -55,13 +56,14 @@ impl Changes {
     }
 
     /// Tells each change from the moment on at which nothing is starting any more, or a catalog is given all the same.
-    pub(super) async fn tell(self: Arc<Self>, offers: Arc<dyn Offers>, model: Option<String>) {
+    pub(super) async fn tell(self: Arc<Self>, offers: Arc<dyn Offers>, defaults: Defaults) {
         // An error means that some take longer.
         let _ = tokio::time::timeout(PATIENCE, offers.settled()).await;
         let mut known: Option<[Catalog; 5]> = None;
         loop {
             let snapshot = offers.snapshot();
             let number = snapshot.number;
+            let model = defaults.catalog_model();
             let now = KINDS.map(|kind| catalog::content(&snapshot, kind, model.as_deref()));
             // What has ended is not held while nothing happens.
             drop(snapshot);
@@ -95,6 +97,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::kernel::testing::plugin;
     use crate::ports::{BoxFuture, PluginReport, Snapshot};
 
     /// Tables that a test sets.
@@ -112,15 +115,7 @@ mod tests {
 
     fn table(number: u64, reason: Option<&str>) -> Arc<Snapshot> {
         let (name, version, reason) = ("p".to_owned(), "1".to_owned(), reason.map(str::to_owned));
-        let plugins = vec![PluginReport {
-            name,
-            version,
-            enabled: true,
-            state: "ready",
-            restarts: 0,
-            reason,
-            process: None,
-        }];
+        let plugins = vec![PluginReport { version, reason, ..plugin(&name) }];
         Arc::new(Snapshot { number, plugins, ..Snapshot::default() })
     }
 
@@ -150,7 +145,7 @@ mod tests {
         let feed = Arc::new(Feed::default());
         let stream = feed.subscribe();
         let changes = Arc::new(Changes::new(feed));
-        tokio::spawn(Arc::clone(&changes).tell(tables.clone(), None));
+        tokio::spawn(Arc::clone(&changes).tell(tables.clone(), Defaults::default()));
         tokio::time::sleep(GATHER).await;
         (changes, stream)
     }

@@ -9,6 +9,7 @@ mod catalog;
 mod changes;
 mod compaction;
 mod context;
+mod defaults;
 mod delete;
 mod feed;
 mod gate;
@@ -51,6 +52,7 @@ use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use board::Board;
+use defaults::Defaults;
 pub use feed::FeedStream;
 pub use gate::{PermissionMode, Rule};
 use intents::Digest;
@@ -58,7 +60,7 @@ use session::{AnswerWrite, Ask, SessionHandle, Write};
 pub use stream::Published;
 pub use tree::Frames;
 
-use crate::ports::{Journal, JournalError, Notice, Notices, Offers};
+use crate::ports::{Journal, JournalError, Notice, Notices, Offers, Preferences};
 use crate::settings::SyncMode;
 
 /// How long closing sessions may take to wind down and store their end.
@@ -79,16 +81,6 @@ pub struct KernelSettings {
     pub sync: SyncMode,
 }
 
-impl KernelSettings {
-    /// Returns the configured model as the catalog names it.
-    fn catalog_model(&self) -> Option<String> {
-        self.model.as_ref().map(|model| match &self.provider {
-            Some(provider) => format!("{provider}/{model}"),
-            None => model.clone(),
-        })
-    }
-}
-
 /// The session kernel.
 #[derive(Clone)]
 pub struct Kernel {
@@ -101,6 +93,8 @@ struct KernelParts {
     journal: Arc<dyn Journal>,
     board: Arc<Board>,
     settings: ActorSettings,
+    defaults: Defaults,
+    preferences: Arc<dyn Preferences>,
     feed: Arc<feed::Feed>,
     registry: Mutex<Registry>,
     changes: Arc<changes::Changes>,
@@ -157,11 +151,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const DEFAULT_WINDOW: u64 = 200_000;
 
 impl Kernel {
-    /// Returns a kernel over these ports; remarks left on the board are shown in its sessions. Needs a tokio runtime.
+    /// Returns a kernel over these ports; remarks left on the board are shown in its sessions, and what a person chooses
+    /// for later sessions goes to the preferences. Needs a tokio runtime.
     pub fn new(
         offers: Arc<dyn Offers>,
         journal: Arc<dyn Journal>,
         board: Arc<Board>,
+        preferences: Arc<dyn Preferences>,
         settings: KernelSettings,
     ) -> Self {
         let budget = turn::Budget {
@@ -169,13 +165,24 @@ impl Kernel {
             max_tokens: settings.max_tokens,
             reasoning: settings.thinking,
         };
+        let defaults = Defaults::new(&settings);
         let settings = ActorSettings { kernel: settings, budget };
         let (feed, registry) = (Arc::new(feed::Feed::default()), Mutex::default());
-        let model = settings.catalog_model();
         let changes = Arc::new(changes::Changes::new(Arc::clone(&feed)));
-        let telling = Arc::clone(&changes).tell(Arc::clone(&offers), model);
+        let telling = Arc::clone(&changes).tell(Arc::clone(&offers), defaults.clone());
         let teller = AbortOnDropHandle::new(tokio::spawn(telling));
-        let parts = KernelParts { offers, journal, board, settings, feed, registry, changes, teller };
+        let parts = KernelParts {
+            offers,
+            journal,
+            board,
+            settings,
+            defaults,
+            preferences,
+            feed,
+            registry,
+            changes,
+            teller,
+        };
         let parts = Arc::new(parts);
         parts.board.connect(&parts);
         Self { parts }

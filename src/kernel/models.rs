@@ -34,6 +34,17 @@ impl KernelParts {
         Ok((provider, model))
     }
 
+    /// Checks that a provider can be chosen: it is there, or may still come.
+    ///
+    /// # Errors
+    /// `PROVIDER_UNAVAILABLE` when nobody starts any more and it is not there.
+    pub(super) fn check_provider(&self, snapshot: &Snapshot, id: &str) -> Result<(), KernelError> {
+        match self.offers.starting().is_empty() {
+            true => find_provider(snapshot, id).map(|_| ()),
+            false => Ok(()),
+        }
+    }
+
     /// Chooses provider and model of a session that names them so (kernel rule 3.1.7); nobody answers in a log. What
     /// cannot be known while plugins are starting stays open.
     ///
@@ -48,11 +59,11 @@ impl KernelParts {
         if driver == Driver::Log {
             return Ok(None);
         }
-        let (settings, is_settled) = (&self.settings, self.offers.starting().is_empty());
+        let (defaults, is_settled) = (self.defaults.get(), self.offers.starting().is_empty());
         let snapshot = self.offers.snapshot();
-        let asked = provider.or_else(|| settings.provider.clone());
-        // A model of the settings belongs to the provider of the settings.
-        let model = model.or_else(|| settings.model.clone().filter(|_| asked == settings.provider));
+        let asked = provider.or_else(|| defaults.provider.clone());
+        // A configured model belongs to the configured provider.
+        let model = model.or_else(|| defaults.model.clone().filter(|_| asked == defaults.provider));
         let ids = || snapshot.providers.iter().map(|provider| provider.spec().id.as_str());
         let chosen = asked.clone().or_else(|| {
             let best = ids().find(|id| *id != FALLBACK_PROVIDER).unwrap_or(FALLBACK_PROVIDER);

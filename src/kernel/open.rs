@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bingo_plugin_sdk::event::{ErrorCode, KernelError, Usage};
 use bingo_plugin_sdk::ids::{Seq, SessionId};
+use bingo_plugin_sdk::provider::Effort;
 use bingo_plugin_sdk::rpc::{GatewayEvent, OpenOptions, SessionFilter, SessionSelector, SessionSpec};
 use bingo_plugin_sdk::session::SessionSummary;
 
 use super::models::{ChosenModel, fallback_notice};
 use super::outbox::Subscription;
 use super::replay::Replaying;
-use super::session::{Begin, SessionHandle};
+use super::session::{Begin, SessionHandle, thinking_of};
 use super::store::Store;
 use super::{Attachment, Frames, Kernel, session};
 use crate::ports::Epoch;
@@ -112,20 +113,30 @@ impl Kernel {
             Some(lock) => Some(lock.lock().await),
             None => None,
         };
-        if let Some(parent) = &spec.parent {
-            let parent = self.parts.session(&parent.session)?;
-            if parent.summary().parent.is_some() {
-                return Err(invalid("a child session cannot have children"));
-            }
-        }
+        let thinking = match &spec.parent {
+            Some(parent) => self.thinking_of_parent(&parent.session).await?,
+            None => self.parts.defaults.get().thinking,
+        };
         let _key = self.reserve_key(spec.key.as_deref()).await?;
         let (provider, model) = (spec.provider.clone(), spec.model.clone());
         let chosen = self.parts.choose_model(spec.driver, provider, model)?;
         let summary = new_summary(spec, cwd, chosen.as_ref());
         let epoch = self.parts.journal.create(summary.id.clone()).await.map_err(|error| error.to_kernel())?;
-        let mut begin = Begin::fresh(summary);
+        let mut begin = Begin::fresh(summary, thinking);
         begin.notices.extend(chosen.filter(|chosen| chosen.is_fallback).map(|_| fallback_notice()));
         self.start(begin, self.store(epoch)).await
+    }
+
+    /// Returns how much the model reasons in the parent of a new session, which begins with it (kernel rule 3.1.9).
+    ///
+    /// # Errors
+    /// When the parent is not live, or is a child itself.
+    async fn thinking_of_parent(&self, parent: &SessionId) -> Result<Option<Effort>, KernelError> {
+        let parent = self.parts.session(parent)?;
+        if parent.summary().parent.is_some() {
+            return Err(invalid("a child session cannot have children"));
+        }
+        Ok(thinking_of(&parent.subscribe().await?.snapshot.config))
     }
 
     /// Takes a key that no session has or had; it is free again if creating fails.

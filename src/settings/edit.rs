@@ -1,7 +1,8 @@
-//! Changes one value of a settings file and leaves the rest of it, comments and order included, as it was.
+//! Sets or takes out one value of a settings file and leaves the rest of it, comments and order included, as it was.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,20 @@ pub enum EditError {
 /// # Errors
 /// When the file cannot be read or written, is not TOML, or has something else where a table is needed.
 pub fn set(path: &Path, keys: &[&str], value: impl Into<Value>) -> Result<(), EditError> {
+    let value = value.into();
+    change(path, |text| with(text, keys, value))
+}
+
+/// Takes out the value at a path of keys. A file without it stays as it is.
+///
+/// # Errors
+/// As `set`.
+pub fn remove(path: &Path, keys: &[&str]) -> Result<(), EditError> {
+    change(path, |text| without(text, keys))
+}
+
+/// Replaces a file by what becomes of its text, unless nothing does.
+fn change(path: &Path, edit: impl FnOnce(&str) -> Result<String, Unfit>) -> Result<(), EditError> {
     let failed = |source| EditError::Io { path: path.to_owned(), source };
     // The file may be a link: then what it leads to is changed, not the link.
     let real = match fs::canonicalize(path) {
@@ -46,11 +61,11 @@ pub fn set(path: &Path, keys: &[&str], value: impl Into<Value>) -> Result<(), Ed
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         text => text.map_err(failed)?,
     };
-    let fresh = edited(&text, keys, value.into()).map_err(|error| match error {
+    let fresh = edit(&text).map_err(|error| match error {
         Unfit::Parse(source) => EditError::Parse { path: path.to_owned(), source },
         Unfit::NoTable(key) => EditError::NoTable { path: path.to_owned(), key },
     })?;
-    replace(&real, &fresh).map_err(failed)
+    if fresh == text { Ok(()) } else { replace(&real, &fresh).map_err(failed) }
 }
 
 /// Why a text is not changed.
@@ -61,9 +76,9 @@ enum Unfit {
 
 /// Returns the text with the value set. What is not the value stays to the byte, but where a key comes into a table that is
 /// there already: then comments and order stay.
-fn edited(text: &str, keys: &[&str], value: Value) -> Result<String, Unfit> {
+fn with(text: &str, keys: &[&str], value: Value) -> Result<String, Unfit> {
     let [tables @ .., last] = keys else { return Ok(text.to_owned()) };
-    let document = Document::parse(text).map_err(|error| Unfit::Parse(Box::new(error)))?;
+    let document = parse(text)?;
     match find(document.as_table(), tables)? {
         Some(table) => match table.get(last).and_then(Item::span) {
             Some(span) => Ok(format!("{}{value}{}", &text[..span.start], &text[span.end..])),
@@ -71,6 +86,44 @@ fn edited(text: &str, keys: &[&str], value: Value) -> Result<String, Unfit> {
         },
         None => Ok(appended(text, keys, &value).unwrap_or_else(|| inserted(document, keys, value))),
     }
+}
+
+/// Returns the text without the value: without its line where it has one of its own, comment included.
+fn without(text: &str, keys: &[&str]) -> Result<String, Unfit> {
+    let [tables @ .., last] = keys else { return Ok(text.to_owned()) };
+    let document = parse(text)?;
+    let Some((key, value)) = find(document.as_table(), tables)?.and_then(|table| table.get_key_value(last))
+    else {
+        return Ok(text.to_owned());
+    };
+    if let Some((key, value)) = key.span().zip(value.span())
+        && let Some(line) = own_line(text, key.start..value.end)
+    {
+        return Ok(format!("{}{}", &text[..line.start], &text[line.end..]));
+    }
+    let mut document = document.into_mut();
+    let mut at: &mut dyn TableLike = document.as_table_mut();
+    for key in tables {
+        match at.get_mut(key).and_then(Item::as_table_like_mut) {
+            Some(table) => at = table,
+            // `find` has found it.
+            None => return Ok(text.to_owned()),
+        }
+    }
+    at.remove(last);
+    Ok(written(text, &document.to_string()))
+}
+
+/// Returns the lines of a key and its value, if nothing else stands there but a comment behind it.
+fn own_line(text: &str, pair: Range<usize>) -> Option<Range<usize>> {
+    let start = text[..pair.start].rfind('\n').map_or(0, |end| end + 1);
+    let end = text[pair.end..].find('\n').map_or(text.len(), |end| pair.end + end + 1);
+    let (before, behind) = (&text[start..pair.start], text[pair.end..end].trim());
+    (before.trim().is_empty() && (behind.is_empty() || behind.starts_with('#'))).then_some(start..end)
+}
+
+fn parse(text: &str) -> Result<Document<&str>, Unfit> {
+    Document::parse(text).map_err(|error| Unfit::Parse(Box::new(error)))
 }
 
 /// Returns the table at a path of keys; nothing when it is not there.
@@ -115,11 +168,16 @@ fn inserted(document: Document<&str>, keys: &[&str], value: Value) -> String {
         }
     }
     at.insert(last, Item::Value(value));
-    let mut fresh = document.to_string();
-    if text.contains("\r\n") {
+    written(&text, &document.to_string())
+}
+
+/// Returns a fresh text with the line ends and the mark of the old one.
+fn written(old: &str, fresh: &str) -> String {
+    let mut fresh = fresh.to_owned();
+    if old.contains("\r\n") {
         fresh = fresh.replace("\r\n", "\n").replace('\n', "\r\n");
     }
-    if text.starts_with(MARK) { format!("{MARK}{fresh}") } else { fresh }
+    if old.starts_with(MARK) { format!("{MARK}{fresh}") } else { fresh }
 }
 
 /// Takes the sole right to change files in the folder of this one, among those who ask; it ends when it is dropped.
@@ -205,6 +263,29 @@ mod tests {
         let error = edited("supervisor = 3\n", &KEYS, true).unwrap_err().to_string();
         assert!(error.starts_with("`supervisor` in ") && error.contains("is no table"), "{error}");
         assert!(matches!(edited("not toml", &KEYS, true), Err(EditError::Parse { .. })));
+    }
+
+    #[test]
+    fn a_value_that_is_taken_out_leaves_the_rest() {
+        let taken = |text: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("settings.toml");
+            fs::write(&path, text).unwrap();
+            remove(&path, &KEYS).unwrap();
+            fs::read_to_string(&path).unwrap()
+        };
+        let text = "# mine\nmodel = 'a'\n[supervisor.p]\n# above\nenabled = true # for now\nenv = ['A']\n";
+        assert_eq!(taken(text), text.replace("enabled = true # for now\n", ""));
+        assert_eq!(taken("supervisor.p.enabled = true # x\nmodel = 'a'\n").trim(), "model = 'a'");
+        let inline = taken("supervisor.p = { enabled = true, env = [] }\nmodel = 'a'\n");
+        assert_eq!(
+            inline.parse::<toml::Table>().unwrap(),
+            "supervisor.p.env = []\nmodel = 'a'".parse().unwrap()
+        );
+        for text in ["", "model = 'a'", "[supervisor.p]\nenv = []\r\n"] {
+            assert_eq!(taken(text), text, "what has none stays as it was");
+        }
+        assert!(matches!(remove(Path::new("/dev/null/x"), &KEYS), Err(EditError::Io { .. })));
     }
 
     #[test]

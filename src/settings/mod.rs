@@ -4,6 +4,7 @@
 //! they are.
 
 pub mod edit;
+mod layers;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use toml::Table;
 
+use self::layers::Layers;
+pub use self::layers::{Entry, Explained};
 use crate::ports::Notice;
 use crate::trust::{self, Builder, Fingerprint, Subject, TrustStore, Untrusted};
 
@@ -250,20 +253,6 @@ impl ProjectSettings {
     }
 }
 
-/// What was merged so far, and from which files.
-#[derive(Default)]
-struct Layers {
-    merged: Table,
-    paths: Vec<PathBuf>,
-}
-
-impl Layers {
-    fn lay(&mut self, path: PathBuf, table: Table) {
-        merge(&mut self.merged, table);
-        self.paths.push(path);
-    }
-}
-
 /// Returns the file of a person's own settings.
 pub fn user_file(config_dir: &Path) -> PathBuf {
     config_dir.join("settings.toml")
@@ -274,6 +263,24 @@ pub fn user_file(config_dir: &Path) -> PathBuf {
 /// # Errors
 /// When a file cannot be read or parsed, or a key has the wrong type. A missing file is skipped, unless it was named.
 pub fn load(sources: &Sources, store: &TrustStore) -> Result<(Settings, Vec<Notice>), SettingsError> {
+    let (layers, notices) = read_layers(sources, store)?;
+    let paths = layers.paths().map(Path::to_owned).collect();
+    Ok((from_table(layers.merged(), paths)?, notices))
+}
+
+/// Reads the layers and says which file each value is from.
+///
+/// # Errors
+/// As `load`.
+pub fn explain(sources: &Sources, store: &TrustStore) -> Result<Explained, SettingsError> {
+    let (layers, notices) = read_layers(sources, store)?;
+    let (merged, paths) = (layers.merged(), layers.paths().map(Path::to_owned).collect());
+    from_table(merged.clone(), paths)?;
+    Ok(Explained { entries: layers.entries(&merged), notices })
+}
+
+/// Reads what counts of each file that is there.
+fn read_layers(sources: &Sources, store: &TrustStore) -> Result<(Layers, Vec<Notice>), SettingsError> {
     let (mut notices, mut layers) = (Vec::new(), Layers::default());
     let user = user_file(&sources.config_dir);
     if let Some(text) = read(&user)? {
@@ -286,8 +293,8 @@ pub fn load(sources: &Sources, store: &TrustStore) -> Result<(Settings, Vec<Noti
             .map_err(|source| SettingsError::Read { path: path.clone(), source })?;
         layers.lay(path.clone(), parse(path, &text)?);
     }
-    notices.extend(unknown_keys(&layers.merged));
-    Ok((from_table(layers.merged, layers.paths)?, notices))
+    notices.extend(unknown_keys(&layers.merged()));
+    Ok((layers, notices))
 }
 
 fn read(path: &Path) -> Result<Option<String>, SettingsError> {
@@ -304,16 +311,6 @@ fn read(path: &Path) -> Result<Option<String>, SettingsError> {
 
 fn parse(path: &Path, text: &str) -> Result<Table, SettingsError> {
     text.parse().map_err(|source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) })
-}
-
-/// Lays `upper` over `lower`, table by table at every depth; anything else is replaced.
-fn merge(lower: &mut Table, upper: Table) {
-    for (key, value) in upper {
-        match (lower.get_mut(&key), value) {
-            (Some(toml::Value::Table(lower)), toml::Value::Table(upper)) => merge(lower, upper),
-            (_, value) => drop(lower.insert(key, value)),
-        }
-    }
 }
 
 fn guarded(table: &Table) -> Vec<String> {

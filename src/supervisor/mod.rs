@@ -388,17 +388,3 @@ impl Owner {
         self.config.notices.post(Notice { level: Level::Info, code, text });
     }
 }
-
-/// Returns an error with its causes, where its text does not hold them already.
-fn words(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
-}

@@ -12,6 +12,7 @@ use bingo_plugin_sdk::event::{
 use bingo_plugin_sdk::handshake::HookPoint;
 use bingo_plugin_sdk::ids::{IntentId, InteractionId, ItemId, Seq, TurnId};
 use bingo_plugin_sdk::item::{Item, ItemBody, ItemStatus, ToolOutput};
+use bingo_plugin_sdk::provider::Effort;
 use bingo_plugin_sdk::state::SessionState;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -55,6 +56,8 @@ pub(super) struct Actor {
     pub(super) outbox: Outbox,
     pub(super) queue: Queue,
     pub(super) policy: Policy,
+    /// How much the model reasons, from the next turn on.
+    pub(super) thinking: Option<Effort>,
     pub(super) turn: Option<RunningTurn>,
     /// A command that keeps the session busy.
     pub(super) busy_command: Option<IntentId>,
@@ -136,6 +139,7 @@ impl Actor {
             outbox,
             queue,
             policy,
+            thinking: begin.thinking,
             turn: None,
             busy_command: None,
             commands: Vec::new(),

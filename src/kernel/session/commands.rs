@@ -3,21 +3,17 @@
 use std::sync::Arc;
 
 use bingo_plugin_sdk::calls::CommandOutcome;
-use bingo_plugin_sdk::event::{ErrorCode, Event, IntentOutcome, KernelError, TurnOrigin};
-use bingo_plugin_sdk::ids::{IntentId, TurnId};
-use bingo_plugin_sdk::item::{ContentPart, ItemBody, ItemStatus};
-use bingo_plugin_sdk::session::Driver;
+use bingo_plugin_sdk::event::{ErrorCode, Event, IntentOutcome, KernelError};
+use bingo_plugin_sdk::ids::IntentId;
+use bingo_plugin_sdk::item::{ContentPart, ItemStatus};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::actor::{Actor, Done};
-use crate::kernel::KernelParts;
-use crate::kernel::builtin;
+use super::builtins::Change;
+use crate::kernel::builtin::Builtin;
 use crate::kernel::input::{CommandLine, Prose, Work};
-use crate::kernel::outbox::Outbox;
 use crate::kernel::response::new_item;
-use crate::kernel::rewind::{self, Rewinding};
-use crate::kernel::turn::Purpose;
 use crate::kernel::unfinished::{self, Running};
 use crate::ports::Command;
 
@@ -29,10 +25,11 @@ pub(super) struct CommandDone {
 }
 
 /// What a command came to.
-enum Outcome {
+pub(super) enum Outcome {
     /// What commands of plugins can come to.
     Plain(CommandOutcome),
-    Rewind(Rewinding),
+    /// One of the kernel changes the session.
+    Change(Change),
 }
 
 impl Actor {
@@ -50,8 +47,11 @@ impl Actor {
                 let result = self.apply_outcome(outcome);
                 self.acknowledge(&intent, IntentOutcome::Applied { result });
             }
-            Ok(Outcome::Rewind(rewinding)) => match self.rewind(rewinding) {
-                Ok(result) => self.acknowledge(&intent, IntentOutcome::Applied { result }),
+            Ok(Outcome::Change(change)) => match self.change(change) {
+                Ok(message) => {
+                    let result = json!({ "message": message });
+                    self.acknowledge(&intent, IntentOutcome::Applied { result });
+                }
                 Err(error) => self.reject(&intent, error),
             },
             Err(error) => self.reject(&intent, error),
@@ -64,10 +64,9 @@ impl Actor {
     }
 
     pub(super) fn submit_command(&mut self, intent: IntentId, line: CommandLine) {
-        let snapshot = self.parts.offers.snapshot();
-        let instant =
-            find_command(&snapshot.commands, &line.name).is_some_and(|command| command.spec().instant);
-        if self.turn.is_some() && line.name == builtin::REWIND {
+        let builtin = Builtin::find(&line.name);
+        let instant = builtin.map_or_else(|| self.is_instant(&line.name), Builtin::is_instant);
+        if self.turn.is_some() && builtin == Some(Builtin::Rewind) {
             let message = "a turn is running; interrupt it, or go back when it ended";
             return self.reject(&intent, KernelError::new(ErrorCode::NotReady, message));
         }
@@ -77,17 +76,17 @@ impl Actor {
         self.run_command(intent, line);
     }
 
+    fn is_instant(&self, name: &str) -> bool {
+        find_command(&self.parts.offers.snapshot().commands, name)
+            .is_some_and(|command| command.spec().instant)
+    }
+
     pub(super) fn run_command(&mut self, intent: IntentId, line: CommandLine) {
+        if let Some(builtin) = Builtin::find(&line.name) {
+            return self.run_builtin(builtin, intent, line);
+        }
         let cancel = CancellationToken::new();
         let context = self.context(None, cancel.clone());
-        if line.name == builtin::COMPACT {
-            return self.compact(&intent, line.args);
-        }
-        if line.name == builtin::REWIND {
-            let running = reading(Arc::clone(&self.parts), self.outbox.clone(), line.args.clone());
-            self.busy_command = Some(intent.clone());
-            return self.start_command(intent, line, cancel, running);
-        }
         let Some(command) = find_command(&context.snapshot.commands, &line.name).cloned() else {
             let message = format!("unknown command: /{}", line.name);
             return self.reject(&intent, KernelError::new(ErrorCode::InvalidInput, message));
@@ -101,7 +100,7 @@ impl Actor {
     }
 
     /// Runs a command beside the actor, once it is stored that it began.
-    fn start_command(
+    pub(super) fn start_command(
         &mut self,
         intent: IntentId,
         line: CommandLine,
@@ -146,63 +145,12 @@ impl Actor {
         }
     }
 
-    /// Goes back to before a turn; returns what the acknowledgement says. What was recorded while the transcript was read
-    /// goes too.
-    ///
-    /// # Errors
-    /// `NOT_READY` when that is more than is held.
-    fn rewind(&mut self, rewinding: Rewinding) -> Result<Value, KernelError> {
-        let Rewinding { turn: to_turn, mut dropped } = rewinding;
-        let held = self.state.items[self.window.early()..].iter();
-        let Some(newest) = held.clone().rposition(|item| dropped.last() == Some(&item.id)) else {
-            let message = "too much was recorded in this session meanwhile; go back again";
-            return Err(KernelError::new(ErrorCode::NotReady, message));
-        };
-        dropped.extend(held.skip(newest + 1).map(|item| item.id.clone()));
-        let count = dropped.len();
-        let body = ItemBody::Rewind { to_turn: to_turn.clone(), dropped: count as u32 };
-        let item = new_item(None, 0, ItemStatus::Completed, body);
-        self.emit(Event::ItemCompleted { item: Arc::new(item) });
-        let message = format!("went back to before turn {to_turn}: {count} items were dropped");
-        let (generation, files_restored) = (self.state.history_generation + 1, Vec::new());
-        self.emit(Event::Rewound { generation, to_turn, dropped, files_restored });
-        Ok(json!({ "message": message }))
-    }
-
     /// A command became words for the model, under the intent of the typed line (kernel rule 8.1.4).
     fn expand(&mut self, intent: IntentId, line: &CommandLine, text: &str) {
         let mut origin = line.origin.clone();
         origin.surface = "command".to_owned();
         let parts = vec![ContentPart::text(format!("{}\n\n{text}", line.typed()))];
         self.accept(intent, Ok(Work::Prose(Prose { parts, origin })), Actor::submit);
-    }
-
-    /// Opens a turn that only shortens the context (kernel rule 1.3.21).
-    fn compact(&mut self, intent: &IntentId, args: String) {
-        if self.state.summary.driver == Driver::Log {
-            let message = "nobody answers in this session, so there is no context to compact";
-            return self.reject(intent, KernelError::new(ErrorCode::InvalidInput, message));
-        }
-        let turn = TurnId::mint();
-        self.emit(Event::TurnStarted { turn: turn.clone(), inputs: Vec::new(), origin: TurnOrigin::Auto });
-        let result = json!({ "message": "compacting the conversation" });
-        self.acknowledge(intent, IntentOutcome::Applied { result });
-        let instructions = Some(args).filter(|args| !args.is_empty());
-        self.start_turn(turn, Purpose::Compact { instructions });
-    }
-}
-
-/// Reads what `/rewind` shows or takes away, from the transcript as it is published then.
-async fn reading(parts: Arc<KernelParts>, outbox: Outbox, args: String) -> Result<Outcome, KernelError> {
-    let closed =
-        || KernelError::new(ErrorCode::SessionClosed, "the session closed while its turns were read");
-    let view = outbox.view().await.ok_or_else(closed)?;
-    match args.trim() {
-        "" => {
-            let view = rewind::turns(&view, &*parts.journal).await?;
-            Ok(Outcome::Plain(CommandOutcome::View { view }))
-        }
-        turn => rewind::before(&view, &*parts.journal, TurnId::from(turn)).await.map(Outcome::Rewind),
     }
 }
 

@@ -1,11 +1,12 @@
 //! A session: one actor that owns its state, driven through a cloneable handle.
 //!
-//! `actor` has the loop and the turn's side, `writes`, `commands` and `questions` what clients ask for, `repeats` what they
+//! `actor` has the loop and the turn's side, `writes`, `commands` with `builtins` and `questions` what clients ask for, `repeats` what they
 //! ask for again, `intake` the way through the submit hooks, `starting` the time in which plugins start, `segment` how a
 //! run of a session begins and ends, `window` what the model sees of it. Clients read from the outbox's published state and
 //! never wait for the actor.
 
 mod actor;
+mod builtins;
 mod commands;
 mod intake;
 mod questions;
@@ -32,7 +33,7 @@ use super::outbox::{Outbox, Subscription};
 use super::store::Store;
 use super::view::View;
 use crate::ports::Notice;
-pub(super) use segment::Begin;
+pub(super) use segment::{Begin, thinking_of};
 
 /// Writes that may wait for a session's actor.
 const MAX_WRITES: usize = 256;

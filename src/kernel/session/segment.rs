@@ -10,8 +10,10 @@ use bingo_plugin_sdk::event::{
 };
 use bingo_plugin_sdk::ids::{IntentId, Seq, TurnId};
 use bingo_plugin_sdk::item::{Item, ItemStatus};
+use bingo_plugin_sdk::provider::Effort;
 use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::SessionState;
+use serde::Deserialize;
 use serde_json::json;
 
 use super::actor::Actor;
@@ -25,6 +27,8 @@ use crate::telemetry;
 pub(in crate::kernel) struct Begin {
     pub(in crate::kernel) replay: Replay,
     pub(in crate::kernel) first: Seq,
+    /// How much the model reasons here.
+    pub(in crate::kernel) thinking: Option<Effort>,
     /// Remarks that waited for a session to be shown in.
     pub(in crate::kernel) notices: Vec<Notice>,
     resumed: bool,
@@ -32,8 +36,8 @@ pub(in crate::kernel) struct Begin {
 
 impl Begin {
     /// Begins a session that was never stored.
-    pub(in crate::kernel) fn fresh(summary: SessionSummary) -> Self {
-        Self { replay: Replay::new(summary), first: Seq(1), notices: Vec::new(), resumed: false }
+    pub(in crate::kernel) fn fresh(summary: SessionSummary, thinking: Option<Effort>) -> Self {
+        Self { replay: Replay::new(summary), first: Seq(1), thinking, notices: Vec::new(), resumed: false }
     }
 
     /// Goes on with a stored session.
@@ -42,7 +46,8 @@ impl Begin {
     /// too, and a client may have seen them.
     pub(in crate::kernel) fn resumed(replay: Replay) -> Self {
         let first = replay.state.seq.next_segment();
-        Self { replay, first, notices: Vec::new(), resumed: true }
+        let thinking = thinking_of(&replay.state.config);
+        Self { replay, first, thinking, notices: Vec::new(), resumed: true }
     }
 }
 
@@ -69,7 +74,7 @@ impl Actor {
 
     /// Publishes what a frontend may show of the settings, when it differs from what was published last.
     pub(super) fn publish_config(&mut self) {
-        let thinking = self.parts.settings.thinking;
+        let thinking = self.thinking;
         let plugins = [(POLICY_ID.to_owned(), self.policy.view())].into();
         let config = ConfigView { kernel: json!({ "thinking": thinking }), plugins };
         if config != self.state.config {
@@ -186,6 +191,11 @@ impl Actor {
     pub(super) fn reject(&mut self, intent: &IntentId, error: KernelError) {
         self.acknowledge(intent, IntentOutcome::Rejected { error });
     }
+}
+
+/// Returns how much the model reasons in a session that published this.
+pub(in crate::kernel) fn thinking_of(config: &ConfigView) -> Option<Effort> {
+    config.kernel.get("thinking").and_then(|level| Effort::deserialize(level).ok())
 }
 
 fn closed_error(message: &str) -> KernelError {

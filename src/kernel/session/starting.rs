@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use bingo_plugin_sdk::calls::Phase;
-use bingo_plugin_sdk::event::Event;
 use bingo_plugin_sdk::item::Level;
 use tokio::time::Instant;
 
 use super::actor::Actor;
-use crate::kernel::models::fallback_notice;
+use crate::kernel::models::{ChosenModel, fallback_notice};
 use crate::ports::{BoxFuture, Notice, Offers};
 
 /// How long an input waits before the person is told why.
@@ -97,17 +96,15 @@ impl Actor {
 
     /// Makes up for the choice that could not be made when the session was created.
     fn choose_model(&mut self) {
-        let mut summary = self.state.summary.clone();
+        let summary = self.state.summary.clone();
         if summary.provider.is_some() && summary.model.is_some() {
             return;
         }
         // Without one a turn fails, and says why.
-        let chosen = self.parts.choose_model(summary.driver, summary.provider.clone(), summary.model.clone());
-        let Ok(Some(chosen)) = chosen else { return };
-        (summary.provider, summary.model) = (chosen.provider, chosen.model);
-        summary.updated_at = crate::telemetry::now();
-        self.emit(Event::SessionUpdated { summary: Box::new(summary) });
-        if chosen.is_fallback {
+        let chosen = self.parts.choose_model(summary.driver, summary.provider, summary.model);
+        let Ok(Some(ChosenModel { provider, model, is_fallback })) = chosen else { return };
+        self.change_summary(|summary| (summary.provider, summary.model) = (provider, model));
+        if is_fallback {
             self.notice(fallback_notice());
         }
     }

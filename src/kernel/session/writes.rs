@@ -9,7 +9,7 @@ use bingo_plugin_sdk::event::{
 use bingo_plugin_sdk::ids::{IntentId, ItemId, TurnId};
 use bingo_plugin_sdk::item::{Item, ItemBody, ItemStatus, Level};
 use bingo_plugin_sdk::rpc::{Delivery, InterruptScope};
-use bingo_plugin_sdk::session::Driver;
+use bingo_plugin_sdk::session::{Driver, SessionSummary};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,7 @@ use super::{Ask, Write};
 use crate::kernel::input::{Prose, Work, title};
 use crate::kernel::queue::{MAX_BYTES, MAX_WAITING, Unit, Waiting};
 use crate::kernel::response::new_item;
-use crate::kernel::turn::{Purpose, Stop, Turn, TurnMessage};
+use crate::kernel::turn::{Budget, Purpose, Stop, Turn, TurnMessage};
 use crate::kernel::unfinished;
 use crate::ports::{CallContext, Notice};
 
@@ -208,9 +208,15 @@ impl Actor {
     }
 
     fn mint_title(&mut self, text: &str) {
-        let Some(title) = title(text) else { return };
+        if let Some(title) = title(text) {
+            self.change_summary(|summary| summary.title = Some(title));
+        }
+    }
+
+    /// Publishes the summary with something changed.
+    pub(super) fn change_summary(&mut self, change: impl FnOnce(&mut SessionSummary)) {
         let mut summary = self.state.summary.clone();
-        summary.title = Some(title);
+        change(&mut summary);
         summary.busy = self.turn.is_some();
         summary.updated_at = crate::telemetry::now();
         self.emit(Event::SessionUpdated { summary: Box::new(summary) });
@@ -246,7 +252,8 @@ impl Actor {
         let offered = |name: &String| only.is_none_or(|only| only.contains(name));
         let tools =
             context.snapshot.tools.iter().filter(|tool| offered(&tool.spec().name)).cloned().collect();
-        let (system_extra, budget) = (self.state.summary.system_extra.clone(), self.parts.settings.budget);
+        let system_extra = self.state.summary.system_extra.clone();
+        let budget = Budget { reasoning: self.thinking, ..self.parts.settings.budget };
         let (offers, journal) = (Arc::clone(&self.parts.offers), Arc::clone(&self.parts.journal));
         Ok(Turn {
             id,

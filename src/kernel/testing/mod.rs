@@ -4,10 +4,11 @@
 mod journal;
 mod model;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bingo_plugin_sdk::event::{Frame, Input, Usage};
+use bingo_plugin_sdk::event::{ErrorCode, Frame, Input, KernelError, Usage};
 use bingo_plugin_sdk::handshake::CommandSpec;
 use bingo_plugin_sdk::ids::{IntentId, SessionId};
 use bingo_plugin_sdk::item::Origin;
@@ -17,7 +18,7 @@ use bingo_plugin_sdk::session::{Driver, SessionSummary};
 pub(super) use self::journal::MemoryJournal;
 pub(super) use self::model::Model;
 use super::{Attachment, Board, Kernel, KernelSettings, PermissionMode};
-use crate::ports::{BoxFuture, Command, Offers, Snapshot};
+use crate::ports::{BoxFuture, Command, Offers, PluginReport, Preference, Preferences, Snapshot};
 use crate::settings::SyncMode;
 
 /// A host that may be killed and started again over the same disk.
@@ -25,6 +26,8 @@ pub(super) struct Host {
     pub(super) kernel: Kernel,
     pub(super) model: Arc<Model>,
     pub(super) journal: MemoryJournal,
+    /// What was chosen for later hosts.
+    pub(super) saved: Arc<Saved>,
     commands: Vec<Arc<dyn Command>>,
     sync: SyncMode,
 }
@@ -42,6 +45,7 @@ impl Host {
             number: 1,
             providers: vec![model.clone()],
             commands: commands.clone(),
+            plugins: vec![plugin("p")],
             ..Snapshot::default()
         };
         let offers = Arc::new(Fixed(Arc::new(snapshot)));
@@ -54,8 +58,9 @@ impl Host {
             allowed: Vec::new(),
             sync,
         };
-        let kernel = Kernel::new(offers, Arc::new(journal.clone()), Arc::new(Board::default()), settings);
-        Self { kernel, model, journal, commands, sync }
+        let (board, saved) = (Arc::new(Board::default()), Arc::new(Saved::default()));
+        let kernel = Kernel::new(offers, Arc::new(journal.clone()), board, saved.clone(), settings);
+        Self { kernel, model, journal, saved, commands, sync }
     }
 
     /// Cuts the power, and starts another host over what was synced.
@@ -146,6 +151,26 @@ impl Offers for Fixed {
     }
 }
 
+/// Choices in the order they came; they cannot be written while `fails`.
+#[derive(Default)]
+pub(super) struct Saved {
+    pub(super) choices: Mutex<Vec<Preference>>,
+    pub(super) fails: AtomicBool,
+}
+
+impl Preferences for Saved {
+    fn save(&self, choice: Preference) -> BoxFuture<'static, Result<Option<String>, KernelError>> {
+        let outcome = match self.fails.load(Ordering::Relaxed) {
+            true => Err(KernelError::new(ErrorCode::Storage, "no room")),
+            false => Ok(None),
+        };
+        if outcome.is_ok() {
+            self.choices.lock().unwrap_or_else(PoisonError::into_inner).push(choice);
+        }
+        Box::pin(std::future::ready(outcome))
+    }
+}
+
 /// Returns the summary of a session that the test's model answers in.
 pub(super) fn summary(id: &SessionId) -> SessionSummary {
     let now = "2026-01-01T00:00:00Z".to_owned();
@@ -165,6 +190,20 @@ pub(super) fn summary(id: &SessionId) -> SessionSummary {
         usage: Usage::default(),
         busy: false,
         messages: Some(0),
+    }
+}
+
+/// Returns a plugin that serves, as catalogs show it.
+pub(super) fn plugin(name: &str) -> PluginReport {
+    PluginReport {
+        name: name.to_owned(),
+        version: "1.0.0".to_owned(),
+        origin: "user",
+        enabled: true,
+        state: "ready",
+        restarts: 0,
+        reason: None,
+        process: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The kernel over doubles: what its sessions do, seen through their frames.
 
+mod commands;
 mod faults;
 mod interleavings;
 mod long;

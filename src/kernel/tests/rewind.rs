@@ -8,24 +8,12 @@ use bingo_plugin_sdk::session::Driver;
 use bingo_plugin_sdk::view::View;
 use serde_json::Value;
 
+use super::commands::{command, refusal, view};
 use super::long::{ID, Story, asked, assert_same, paged};
 use crate::kernel::testing::{Host, seen, settle, words};
 use crate::kernel::{Attachment, Kernel};
 use crate::ports::Notice;
 use crate::settings::SyncMode;
-
-/// Submits a command and returns the frames up to what it came to.
-async fn command(host: &Host, at: &mut Attachment, intent: &str, line: &str) -> (Vec<Frame>, IntentOutcome) {
-    host.submit(&at.session, intent, line).await;
-    settle().await;
-    let frames = seen(at).await;
-    let mut acks = frames.iter().filter_map(|frame| match &frame.event {
-        Event::IntentAck { intent: of, outcome, .. } if of.as_str() == intent => Some(outcome.clone()),
-        _ => None,
-    });
-    let outcome = acks.next_back().unwrap_or_else(|| panic!("no acknowledgement among {frames:?}"));
-    (frames, outcome)
-}
 
 fn turns_of(frames: &[Frame]) -> Vec<TurnId> {
     let started = frames.iter().filter_map(|frame| match &frame.event {
@@ -33,16 +21,6 @@ fn turns_of(frames: &[Frame]) -> Vec<TurnId> {
         _ => None,
     });
     started.collect()
-}
-
-fn refusal(outcome: &IntentOutcome) -> ErrorCode {
-    let IntentOutcome::Rejected { error } = outcome else { panic!("{outcome:?} is no refusal") };
-    error.code
-}
-
-fn view(outcome: IntentOutcome) -> View {
-    let IntentOutcome::Applied { result } = outcome else { panic!("{outcome:?} shows nothing") };
-    serde_json::from_value(result["view"].clone()).unwrap()
 }
 
 fn rows(view: View) -> Vec<Vec<String>> {

@@ -20,8 +20,9 @@ use super::discovery::{self, Origin, PluginSource};
 use super::generation::{Process, StartError};
 use super::restart::{Deaths, Next};
 use super::table::{PluginState, ReadyPlugin};
-use super::{Owner, PluginSetup, words};
+use super::{Owner, PluginSetup};
 use crate::supervisor::limits;
+use crate::telemetry::words;
 
 /// Who waits for the outcome of an order: the generation that serves then, or why there is none, in words.
 pub(super) type Reply = oneshot::Sender<Result<Generation, String>>;

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{Halt, Keeper, Order, Phase, Retired, Serving};
-use crate::supervisor::words;
+use crate::telemetry::words;
 
 /// How many processes of a plugin may finish what they hold beside the one that serves.
 const RETIRED: usize = 2;
