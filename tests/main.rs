@@ -15,6 +15,7 @@ mod programs;
 mod rude;
 mod serve;
 mod sessions;
+mod settings;
 mod trust;
 mod usage;
 mod wire_serve;

@@ -282,6 +282,14 @@ impl Places {
     }
 }
 
+/// Checks that a host could start with the settings as they are.
+///
+/// # Errors
+/// When a value does not fit.
+pub fn check_settings(places: &Places, file: Option<PathBuf>) -> Result<(), AppError> {
+    Loaded::load(places, &AppOptions { settings: file, ..AppOptions::default() }).map(|_| ())
+}
+
 /// Returns the plugins to start: named ones, the user's, and the embedded model, whose name cannot be taken.
 fn plugin_sources(
     places: &Places,

@@ -1,5 +1,6 @@
 //! The command line: what it accepts, and one file a subcommand.
 
+mod doctor;
 mod plugin;
 mod print;
 mod report;
@@ -41,6 +42,8 @@ enum Subcommands {
     /// See, check, copy and clear away what is stored of sessions
     #[command(subcommand)]
     Session(session::SessionCommand),
+    /// Show what is configured, from which file, and what is wrong with it
+    Doctor(doctor::DoctorArgs),
     /// Print the JSON Schema of a wire
     Schema {
         /// Which wire: of plugins, or of frontends
@@ -139,6 +142,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Some(Subcommands::Plugin(command)) => plugin::run(&command),
         Some(Subcommands::Session(command)) => session::run(command),
+        Some(Subcommands::Doctor(args)) => doctor::run(&args),
         Some(Subcommands::Schema { which }) => schema::run(which),
         None => {
             telemetry::init(cli.host.verbose);

@@ -138,7 +138,7 @@ impl Actor {
             let state = if on { "on" } else { "off" };
             let remark = remark.map(|remark| format!("; {remark}")).unwrap_or_default();
             let message =
-                format!("{name} is {state} at the next start, and soon in hosts that serve{remark}");
+                format!("{name} is {state}: at once where bingo serves, elsewhere at the next start{remark}");
             Ok(Outcome::Plain(CommandOutcome::Applied { message: Some(message) }))
         };
         self.start_command(intent, line, CancellationToken::new(), change);

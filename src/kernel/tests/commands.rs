@@ -215,7 +215,7 @@ async fn views_are_shown_at_once_also_while_a_turn_runs() {
         assert_eq!(refusal(&outcome), ErrorCode::InvalidInput, "{line}");
     }
     let (_, outcome) = command(&host, &mut at, "off", "/plugins disable p").await;
-    assert!(message(&outcome).starts_with("p is off at the next start"));
+    assert!(message(&outcome).starts_with("p is off: "));
     assert_eq!(saved(&host), [Preference::Plugin { name: "p".to_owned(), on: false }]);
     assert!(state(&host, &at.session).await.turn.is_some(), "the turn runs on");
 }
