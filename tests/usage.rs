@@ -152,10 +152,9 @@ fn the_help_names_what_is_built_and_no_more() {
     assert_eq!(ran.stderr, "");
     let commands = ran.stdout.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
     let named: Vec<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(named, ["serve", "plugin", "session", "schema", "help"], "{ran:#?}");
+    assert_eq!(named, ["serve", "plugin", "session", "doctor", "schema", "help"], "{ran:#?}");
     let help = [ran.stdout, sandbox.run(["serve", "--help"]).expect(0).stdout].concat();
-    for later in
-        ["stream-json", "websocket", "listen", "transcript", "gateway", "linco", "quick-chat", "doctor", "__"]
+    for later in ["stream-json", "websocket", "listen", "transcript", "gateway", "linco", "quick-chat", "__"]
     {
         assert!(!help.to_lowercase().contains(later), "the help speaks of {later}:\n{help}");
     }

@@ -1,23 +1,33 @@
 //! What sessions and their journals cost, in ratios of one run: `cargo bench --bench kernel`.
 //!
 //! A word as argument chooses the parts whose names hold it. `BINGO_BENCH_FRAMES` makes the journal of `replay` smaller than
-//! 1,000,000 frames, `BINGO_BENCH_ITEMS` the session of `open` than 100,000 items. Exit code 1 means that an aim is missed.
+//! 1,000,000 frames, `BINGO_BENCH_ITEMS` the session of `open` than 100,000 items, `BINGO_BENCH_SESSIONS` those of `sessions` fewer than 1,000. Exit code 1 means that an aim is missed.
 
 #![expect(clippy::unwrap_used, reason = "a bench fails by panicking, as tests do")]
 
+mod append;
+mod bare;
+mod interrupt;
 mod open;
 mod replay;
+mod server;
+mod sessions;
 mod story;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-const PARTS: [&str; 2] = ["replay", "open"];
+const PARTS: [&str; 5] = ["append", "replay", "open", "sessions", "interrupt"];
 
 /// What a figure must be at least.
-const AT_LEAST: [(&str, f64); 1] = [("replay / bare parse", 0.7)];
+const AT_LEAST: [(&str, f64); 2] = [("append, frame / bare loops", 0.8), ("replay / bare parse", 0.7)];
 /// What a figure may be at most.
-const AT_MOST: [(&str, f64); 2] = [("open: CPU, ms", 150.0), ("open: resident, MiB", 40.0)];
+const AT_MOST: [(&str, f64); 4] = [
+    ("open: CPU, ms", 150.0),
+    ("open: resident, MiB", 40.0),
+    ("interrupt: provider/cancel, p99 ms", 5.0),
+    ("interrupt: acknowledged / its bound", 1.0),
+];
 
 type Figures = Vec<(String, f64)>;
 
@@ -26,13 +36,22 @@ fn print(line: &str) {
 }
 
 fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, times] = &args[..]
+        && flag == interrupt::PROVIDER
+    {
+        return interrupt::provide(times.as_ref());
+    }
     let wanted = std::env::args().skip(1).find(|arg| arg != "--bench").unwrap_or_default();
     let mut missed = false;
     for part in PARTS.iter().filter(|part| part.contains(&wanted)) {
         print(&format!("== {part}"));
         let figures = match *part {
+            "append" => append::run(),
             "replay" => replay::run(),
-            _ => open::run(),
+            "open" => open::run(),
+            "sessions" => sessions::run(),
+            _ => interrupt::run(),
         };
         for (name, value) in figures {
             missed |= !figure(&name, value);

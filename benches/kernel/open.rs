@@ -1,12 +1,11 @@
 //! `session/open` of a long session in a real `bingo serve`: its processor time, and what is resident afterwards.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use bingo_plugin_sdk::ids::SessionId;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use crate::server::Server;
 use crate::{Figures, number, print, processor_time, story};
 
 /// The best of so many runs counts.
@@ -22,14 +21,14 @@ pub(crate) fn run() -> Figures {
     drop(runtime);
     let dir = data_dir.join("sessions").join(session.as_str());
     let size = |name: &str| std::fs::metadata(dir.join(name)).unwrap().len() as f64 / 1024.0 / 1024.0;
-    let (first_cpu, first_resident) = Server::start(folder.path()).open(&session);
+    let (first_cpu, first_resident) = open(folder.path(), &session);
     print(&format!(
         "{} items, journal of {:.0} MiB, checkpoint of {:.1} MiB",
         turns * story::ITEMS,
         size("journal.jsonl"),
         size("checkpoint")
     ));
-    let opened: Vec<_> = (0..RUNS).map(|_| Server::start(folder.path()).open(&session)).collect();
+    let opened: Vec<_> = (0..RUNS).map(|_| open(folder.path(), &session)).collect();
     let least = |figures: &mut dyn Iterator<Item = f64>| figures.fold(f64::MAX, f64::min);
     vec![
         ("open without a checkpoint: CPU, ms".to_owned(), first_cpu),
@@ -39,64 +38,16 @@ pub(crate) fn run() -> Figures {
     ]
 }
 
-/// A `bingo serve` and its pipes.
-struct Server {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-    next: u64,
-}
-
-impl Server {
-    fn start(home: &Path) -> Self {
-        #[expect(clippy::disallowed_methods, reason = "the measured program is started here")]
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bingo"));
-        command.args(["serve", "--stdio", "--model", "echo/echo"]).current_dir(home).env("HOME", home);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        let (stdin, stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        let mut server = Self { child, stdin, stdout, next: 1 };
-        let client = json!({ "name": "bench", "surface": "bench" });
-        server.call("initialize", &json!({ "client": client, "protocol": 1 }));
-        // Until the plugins of the start are there.
-        server.call("catalog/read", &json!({ "kind": "models" }));
-        server
-    }
-
-    /// Opens a session and ends; returns the milliseconds of processor time that it took, and the MiB resident then.
-    fn open(mut self, session: &SessionId) -> (f64, f64) {
-        let before = processor_time(self.child.id());
-        let opened = self.call("session/open", &json!({ "selector": { "kind": "byId", "id": session } }));
-        let took = processor_time(self.child.id()) - before;
-        let items = opened["snapshot"]["items"].as_array().map_or(0, Vec::len);
-        assert!(items > 0, "{opened}");
-        let resident = self.resident();
-        drop(self.stdin);
-        // All it says is read, so that it can end.
-        std::io::copy(&mut self.stdout, &mut std::io::sink()).unwrap();
-        self.child.wait().unwrap();
-        (took, resident)
-    }
-
-    fn call(&mut self, method: &str, params: &Value) -> Value {
-        let id = self.next;
-        self.next += 1;
-        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        writeln!(self.stdin, "{request}").unwrap();
-        loop {
-            let mut line = String::new();
-            assert!(self.stdout.read_line(&mut line).unwrap() > 0, "the server ended");
-            let answer: Value = serde_json::from_str(&line).unwrap();
-            if answer["id"] == id {
-                assert!(answer.get("error").is_none(), "{answer}");
-                return answer["result"].clone();
-            }
-        }
-    }
-
-    fn resident(&self) -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
-    }
+/// Opens a session in a server of its own; returns the milliseconds of processor time that it took, and the MiB resident
+/// then.
+fn open(home: &Path, session: &SessionId) -> (f64, f64) {
+    let mut server = Server::start(home, &["--model", "echo/echo"]);
+    let before = processor_time(server.pid());
+    let opened = server.call("session/open", &json!({ "selector": { "kind": "byId", "id": session } }));
+    let took = processor_time(server.pid()) - before;
+    let items = opened["snapshot"]["items"].as_array().map_or(0, Vec::len);
+    assert!(items > 0, "{opened}");
+    let resident = server.resident();
+    server.end();
+    (took, resident)
 }

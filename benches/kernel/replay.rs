@@ -6,14 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bingo::journal::JsonlJournal;
-use bingo::kernel::{Board, Kernel, KernelSettings, PermissionMode};
-use bingo::ports::{BoxFuture, Offers, Preference, Preferences, Snapshot};
 use bingo::settings::SyncMode;
-use bingo_plugin_sdk::event::{Frame, KernelError};
+use bingo_plugin_sdk::event::Frame;
 use bingo_plugin_sdk::ids::SessionId;
 use bingo_plugin_sdk::rpc::{OpenOptions, SessionSelector};
 
-use crate::{Figures, number, print, processor_time, story};
+use crate::{Figures, bare, number, print, processor_time, story};
 
 /// The best of so many runs of each counts: both are as fast as the machine lets them be then.
 const RUNS: usize = 3;
@@ -68,17 +66,7 @@ fn own_time() -> f64 {
 /// Opens a session in a host of its own; returns the seconds of processor time that it took.
 async fn open(data_dir: &Path, session: &SessionId) -> f64 {
     let journal = Arc::new(JsonlJournal::new(data_dir.to_path_buf()));
-    let settings = KernelSettings {
-        provider: None,
-        model: None,
-        thinking: None,
-        max_tokens: 1000,
-        mode: PermissionMode::Default,
-        allowed: Vec::new(),
-        sync: SyncMode::Off,
-    };
-    let kernel =
-        Kernel::new(Arc::new(Nothing), journal, Arc::new(Board::default()), Arc::new(Nothing), settings);
+    let kernel = bare::kernel(journal, SyncMode::Off);
     let begun = own_time();
     let selector = SessionSelector::ById { id: session.clone() };
     let attachment = kernel.open(selector, OpenOptions::default()).await.unwrap();
@@ -86,31 +74,4 @@ async fn open(data_dir: &Path, session: &SessionId) -> f64 {
     assert_eq!(attachment.session, *session);
     kernel.shutdown().await;
     took
-}
-
-/// No plugins, and no settings.
-struct Nothing;
-
-impl Preferences for Nothing {
-    fn save(&self, _: Preference) -> BoxFuture<'static, Result<Option<String>, KernelError>> {
-        Box::pin(std::future::ready(Ok(None)))
-    }
-}
-
-impl Offers for Nothing {
-    fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::default()
-    }
-
-    fn settled(&self) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn starting(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn changed(&self, _: u64) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
-    }
 }
