@@ -36,11 +36,11 @@ fn each_value_is_shown_with_the_file_that_it_is_from() {
         let line = found["settings"].as_array().unwrap().iter().find(|line| line["key"] == key);
         line.unwrap_or_else(|| panic!("no `{key}` in {found}")).clone()
     };
-    assert_eq!(from("model"), json!({ "key": "model", "value": "echo/other", "from": project }));
-    assert_eq!(from("thinking"), json!({ "key": "thinking", "value": "low", "from": user }));
+    assert_eq!(from("model"), json!({ "key": "model", "value": "echo/other", "from": [project] }));
+    assert_eq!(from("thinking"), json!({ "key": "thinking", "value": "low", "from": [user] }));
     assert_eq!(
         from("plugins.p.token"),
-        json!({ "key": "plugins.p.token", "from": user }),
+        json!({ "key": "plugins.p.token", "from": [user] }),
         "it may be secret"
     );
     assert_eq!(found["problems"][0]["code"], "PROJECT_UNTRUSTED");

@@ -15,7 +15,7 @@ fn refused(sandbox: &Sandbox, args: &[&str]) -> String {
 fn a_rule_a_mode_or_a_flag_that_means_nothing_is_refused_with_what_would() {
     let sandbox = Sandbox::new();
     let help = "\n\nFor more information, try '--help'.\n";
-    let rule = "error: invalid value 'Bash(git:*' for '--allowed-tools <TOOL,…>': `Bash(git:*` is no tool name; a rule is a tool's exact name, such as `plugin__wordcount__count`";
+    let rule = "error: invalid value 'Bash(git:*' for '--allowed-tools <RULE,…>': `Bash(git:*` is no rule: its parenthesis is not closed; rules are `TOOL`, `TOOL(words:*)`, `TOOL(src/**)` and `TOOL(domain:HOST)`";
     assert_eq!(refused(&sandbox, &["--allowed-tools", "Bash(git:*"]), [rule, help].concat());
     let mode = "error: invalid value 'yolo' for '--permission-mode <MODE>': `yolo` is no permission mode; the modes are default, acceptEdits, plan, bypassPermissions, dontAsk";
     assert_eq!(refused(&sandbox, &["--permission-mode", "yolo"]), [mode, help].concat());
@@ -47,11 +47,15 @@ fn a_settings_file_that_cannot_be_read_is_named() {
 fn a_setting_of_the_wrong_kind_is_named_with_its_file() {
     let sandbox = Sandbox::new();
     sandbox.write("home/.bingo/settings.toml", "maxTokens = 'many'\n");
-    let expected = "error: the settings key `maxTokens` does not fit: invalid type: string \"many\", expected u32 ($SANDBOX/home/.bingo/settings.toml)\nhint: correct that key, or take it out\n";
+    let expected = "error: the settings key `maxTokens` does not fit: invalid type: string \"many\", expected u32 ($SANDBOX/home/.bingo/settings.toml)\nhint: correct that key, or take it out; `bingo doctor` shows the file that it is from\n";
     assert_eq!(refused(&sandbox, &[]), expected);
     sandbox.write("home/.bingo/settings.toml", "[permissions]\ndefaultMode = 'yolo'\n");
-    let expected = "error: the settings key `permissions.defaultMode` does not fit: `yolo` is no permission mode; the modes are default, acceptEdits, plan, bypassPermissions, dontAsk\nhint: correct that key, or take it out\n";
+    let expected = "error: the settings key `permissions.defaultMode` does not fit: `yolo` is no permission mode; the modes are default, acceptEdits, plan, bypassPermissions, dontAsk\nhint: correct that key, or take it out; `bingo doctor` shows the file that it is from\n";
     assert_eq!(refused(&sandbox, &[]), expected);
+    sandbox.write("home/.bingo/settings.toml", "[permissions]\ndeny = ['t', 't(']\n");
+    let text = refused(&sandbox, &[]);
+    let start = "error: the settings key `permissions.deny` does not fit: `t(` is no rule: its parenthesis is not closed; ";
+    assert!(text.starts_with(start), "{text}");
     sandbox.write("home/.bingo/settings.toml", "[supervisor.a.timeouts]\nhandshak = 1\n");
     let text = refused(&sandbox, &[]);
     let start = "error: the settings key `supervisor.a.timeouts.handshak` does not fit: unknown field `handshak`, expected one of `line`, ";
@@ -61,7 +65,7 @@ fn a_setting_of_the_wrong_kind_is_named_with_its_file() {
 #[test]
 fn a_limit_that_means_nothing_is_refused_with_its_key() {
     let sandbox = Sandbox::new();
-    let hint = "hint: correct that key, or take it out\n";
+    let hint = "hint: correct that key, or take it out; `bingo doctor` shows the file that it is from\n";
     for (line, key, reason) in [
         (
             "openFile = 5",

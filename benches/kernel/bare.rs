@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bingo::journal::JsonlJournal;
-use bingo::kernel::{Board, Kernel, KernelSettings, PermissionMode};
+use bingo::kernel::{Board, Kernel, KernelSettings, PermissionMode, Rules};
 use bingo::ports::{BoxFuture, Offers, Preference, Preferences, Snapshot};
 use bingo::settings::SyncMode;
 use bingo_plugin_sdk::event::KernelError;
@@ -15,7 +15,7 @@ pub(crate) fn kernel(journal: Arc<JsonlJournal>, sync: SyncMode) -> Kernel {
         thinking: None,
         max_tokens: 1000,
         mode: PermissionMode::Default,
-        allowed: Vec::new(),
+        rules: Rules::default(),
         sync,
     };
     Kernel::new(Arc::new(Nothing), journal, Arc::new(Board::default()), Arc::new(Nothing), settings)

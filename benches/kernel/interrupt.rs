@@ -2,16 +2,15 @@
 //! client has the acknowledgement. The provider is this program; both sides read the same clock.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime};
 
-use bingo_plugin_sdk::handshake::{InitializeParams, InitializeResult, ModelInfo, ProviderSpec};
-use bingo_plugin_sdk::jsonrpc::RpcError;
-use bingo_plugin_sdk::provider::{ModelEvent, ProviderError, ProviderStreamParams};
-use bingo_plugin_sdk::serve::{Plugin, StreamContext, serve_stdio};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Figures;
 use crate::server::Server;
@@ -31,9 +30,10 @@ pub(crate) fn run() -> Figures {
     let plugin = plugin(folder.path(), &times);
     let args = ["--plugin", plugin.to_str().unwrap(), "--model", "flood/m"];
     let mut server = Server::start(folder.path(), &args);
-    let session = server.create(folder.path());
     let (mut begun, mut acknowledged) = (Vec::new(), Vec::new());
     for number in 0..INTERRUPTS {
+        // A session of its own: what was said in the last one would be sent along.
+        let session = server.create(folder.path());
         server.submit(&session, &format!("req_s{number}"), "go");
         for _ in 0..FLOWING {
             server.until("\"itemDelta\"");
@@ -49,14 +49,18 @@ pub(crate) fn run() -> Figures {
     let text = std::fs::read_to_string(times).unwrap();
     let cancelled: Vec<f64> = text.lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(cancelled.len(), INTERRUPTS, "each was told");
-    let cancels = cancelled.iter().zip(&begun).map(|(cancelled, begun)| cancelled - begun).collect();
-    let (cancel, sync) = (p99(cancels), syncs(folder.path()));
-    let acknowledged = p99(acknowledged);
+    let cancels: Vec<f64> =
+        cancelled.iter().zip(&begun).map(|(cancelled, begun)| cancelled - begun).collect();
+    let (cancels, acknowledged) = (Times::of(cancels), Times::of(acknowledged));
+    let (sync, cancel) = (syncs(folder.path()), cancels.at(99));
+    let acknowledged_late = acknowledged.at(99);
     vec![
+        ("interrupt: provider/cancel, p50 ms".to_owned(), cancels.at(50)),
         ("interrupt: provider/cancel, p99 ms".to_owned(), cancel),
-        ("interrupt: acknowledged, p99 ms".to_owned(), acknowledged),
+        ("interrupt: acknowledged, p50 ms".to_owned(), acknowledged.at(50)),
+        ("interrupt: acknowledged, p99 ms".to_owned(), acknowledged_late),
         ("fdatasync, p99 ms".to_owned(), sync),
-        ("interrupt: acknowledged / its bound".to_owned(), acknowledged / (CANCEL + 2.0 * sync)),
+        ("interrupt: acknowledged / its bound".to_owned(), acknowledged_late / (CANCEL + 2.0 * sync)),
     ]
 }
 
@@ -65,9 +69,18 @@ fn now() -> f64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as f64 / 1e6
 }
 
-fn p99(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[(values.len() - 1) * 99 / 100]
+/// Times in order.
+struct Times(Vec<f64>);
+
+impl Times {
+    fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        Self(times)
+    }
+
+    fn at(&self, percent: usize) -> f64 {
+        self.0[(self.0.len() - 1) * percent / 100]
+    }
 }
 
 /// How long `fdatasync` takes here behind a write of one line.
@@ -79,7 +92,7 @@ fn syncs(folder: &Path) -> f64 {
         file.sync_data().unwrap();
         begun.elapsed().as_secs_f64() * 1e3
     });
-    p99(times.collect())
+    Times::of(times.collect()).at(99)
 }
 
 fn plugin(folder: &Path, times: &Path) -> PathBuf {
@@ -93,50 +106,66 @@ fn plugin(folder: &Path, times: &Path) -> PathBuf {
     root
 }
 
-/// Is the provider, until stdin is closed.
+/// Is the provider, until stdin is closed. It reads on a thread that does nothing else, so that it notes when the cancel was
+/// written and not when somebody had time for it.
 pub(crate) fn provide(times: &Path) -> ExitCode {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(serve_stdio(Flood { times: times.to_owned() })).unwrap();
+    let (mut times, mut flood) = (File::create(times).unwrap(), None);
+    for line in std::io::stdin().lock().lines() {
+        let (line, told) = (line.unwrap(), now());
+        let message: Value = serde_json::from_str(&line).unwrap();
+        match message["method"].as_str().unwrap() {
+            "initialize" => answer(
+                &message["id"],
+                &json!({
+                    "name": "flood", "version": "1", "protocol": message["params"]["protocol"],
+                    "providers": [{ "id": "flood", "models": [{ "id": "m" }] }],
+                }),
+            ),
+            "provider/stream" => flood = Some(Flood::start(message)),
+            "provider/cancel" => {
+                writeln!(times, "{told}").unwrap();
+                flood.take().into_iter().for_each(Flood::end);
+            }
+            _ => {}
+        }
+    }
     ExitCode::SUCCESS
 }
 
-/// Says words without end, and notes when it was told to stop.
-struct Flood {
-    times: PathBuf,
+fn answer(id: &Value, result: &Value) {
+    let line = json!({ "jsonrpc": "2.0", "id": id, "result": result });
+    // The host may be gone.
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-impl Plugin for Flood {
-    async fn initialize(&self, _: InitializeParams) -> Result<InitializeResult, RpcError> {
-        let models = vec![ModelInfo { id: "m".to_owned(), display: None }];
-        let id = "flood".to_owned();
-        let provider = ProviderSpec { id: id.clone(), family: None, models, endpoint: Default::default() };
-        Ok(InitializeResult {
-            name: id,
-            version: "1".to_owned(),
-            providers: vec![provider],
-            ..Default::default()
-        })
+/// Words without end.
+struct Flood {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+    id: Value,
+}
+
+impl Flood {
+    fn start(call: Value) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, id) = (Arc::clone(&stop), call["id"].clone());
+        let thread = std::thread::spawn(move || {
+            let delta = |event: Value| {
+                let params = json!({ "call": call["params"]["call"], "event": event });
+                format!("{}\n", json!({ "jsonrpc": "2.0", "method": "provider/delta", "params": params }))
+            };
+            let words = delta(json!({ "type": "textDelta", "id": "b", "delta": "words ".repeat(8) }));
+            let mut out = std::io::stdout();
+            let start = [json!({ "type": "streamStart" }), json!({ "type": "textStart", "id": "b" })];
+            start.into_iter().for_each(|event| out.write_all(delta(event).as_bytes()).unwrap());
+            while !stopped.load(Ordering::Relaxed) && out.write_all(words.as_bytes()).is_ok() {}
+        });
+        Self { stop, thread, id }
     }
 
-    async fn stream_provider(
-        &self,
-        _: ProviderStreamParams,
-        context: StreamContext,
-    ) -> Result<(), ProviderError> {
-        let watching = context.clone();
-        let times = self.times.clone();
-        let watcher = tokio::spawn(async move {
-            watching.cancelled().await;
-            let told = now();
-            let mut file = File::options().append(true).create(true).open(times).unwrap();
-            writeln!(file, "{told}").unwrap();
-        });
-        context.send(ModelEvent::StreamStart { warnings: Vec::new() }).await?;
-        let id = "b".to_owned();
-        context.send(ModelEvent::TextStart { id: id.clone() }).await?;
-        let delta = "words ".repeat(8);
-        while context.send(ModelEvent::TextDelta { id: id.clone(), delta: delta.clone() }).await.is_ok() {}
-        watcher.await.unwrap();
-        Ok(())
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+        answer(&self.id, &json!({}));
     }
 }

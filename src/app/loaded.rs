@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{AppError, AppOptions, Places};
-use crate::kernel::KernelSettings;
+use crate::kernel::{KernelSettings, Rule, Rules};
 use crate::ports::Notice;
 use crate::settings::{self, OnHookTimeout, PluginSettings, Settings};
 use crate::supervisor::{PluginOptions, Setups};
@@ -35,10 +35,16 @@ fn kernel_settings(settings: &Settings, options: &AppOptions) -> Result<KernelSe
     };
     let configured = settings.permissions.default_mode.as_deref().unwrap_or("default");
     let configured = configured.parse().map_err(wrong("permissions.defaultMode"))?;
-    let mut allowed = options.allowed.clone();
-    for rule in &settings.permissions.allow {
-        allowed.push(rule.parse().map_err(wrong("permissions.allow"))?);
-    }
+    let read = |key: &str, texts: &[String]| -> Result<Vec<Rule>, AppError> {
+        texts.iter().map(|text| text.parse().map_err(wrong(key))).collect()
+    };
+    let permissions = &settings.permissions;
+    let mut rules = Rules {
+        allow: options.allowed.clone(),
+        deny: read("permissions.deny", &permissions.deny)?,
+        ask: read("permissions.ask", &permissions.ask)?,
+    };
+    rules.allow.extend(read("permissions.allow", &permissions.allow)?);
     let named = options.model.as_ref().or(settings.model.as_ref());
     let (provider, model) = match named.map(|name| name.split_once('/')) {
         Some(Some((provider, model))) => (Some(provider.to_owned()), Some(model.to_owned())),
@@ -50,7 +56,7 @@ fn kernel_settings(settings: &Settings, options: &AppOptions) -> Result<KernelSe
         thinking: settings.thinking,
         max_tokens: settings.max_tokens,
         mode: options.mode.unwrap_or(configured),
-        allowed,
+        rules,
         sync: settings.journal.sync,
     })
 }

@@ -97,7 +97,7 @@ impl AppError {
             Self::Settings(SettingsError::Read { .. }) => Some("`--settings` takes the path of a TOML file"),
             Self::Settings(SettingsError::Parse { .. }) => Some("correct that file: the settings are TOML"),
             Self::Settings(SettingsError::Value { .. }) | Self::Setting { .. } => {
-                Some("correct that key, or take it out")
+                Some("correct that key, or take it out; `bingo doctor` shows the file that it is from")
             }
             Self::Directory { .. } => Some("`--cwd` takes a directory that exists"),
             Self::System { .. } => None,

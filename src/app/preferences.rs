@@ -44,8 +44,9 @@ fn write(places: &Places, named: Option<PathBuf>, choice: Preference) -> Result<
     let store = TrustStore::open(&places.data_dir);
     // What cannot be read was told at the start, or stops the next one.
     let Ok(explained) = settings::explain(&places.settings(named), &store) else { return Ok(None) };
-    let above = explained.entries.into_iter().find(|entry| entry.keys == keys && entry.from != file);
-    Ok(above.map(|entry| format!("{} says otherwise here", entry.from.display())))
+    let set = explained.entries.into_iter().find(|entry| entry.keys == keys);
+    let above = set.and_then(|entry| entry.from.into_iter().find(|from| *from != file));
+    Ok(above.map(|from| format!("{} says otherwise here", from.display())))
 }
 
 /// Returns the path of keys to a choice.

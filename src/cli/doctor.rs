@@ -96,7 +96,8 @@ fn for_people(places: &Places, sources: &Sources, entries: &[Entry]) -> String {
     }
     let rows = entries.iter().map(|entry| {
         let value = if is_secret(entry) { NOT_SHOWN.to_owned() } else { entry.shown() };
-        [entry.key(), value, entry.from.display().to_string()]
+        let from = entry.from.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        [entry.key(), value, from.join(", ")]
     });
     text + "\n" + &table(["KEY", "VALUE", "FROM"], rows.collect())
 }

@@ -98,8 +98,8 @@ struct HostArgs {
     /// How much runs without asking: default, acceptEdits, plan, bypassPermissions or dontAsk
     #[arg(long, value_name = "MODE")]
     permission_mode: Option<PermissionMode>,
-    /// Tools that run without asking, by their exact names
-    #[arg(long, value_name = "TOOL,…", value_delimiter = ',')]
+    /// Rules whose calls run without asking: `TOOL`, `TOOL(words:*)`, `TOOL(src/**)`, `TOOL(domain:HOST)`
+    #[arg(long, value_name = "RULE,…", value_delimiter = ',')]
     allowed_tools: Vec<Rule>,
     /// Log more to stderr; repeat for more
     #[arg(short, action = clap::ArgAction::Count)]

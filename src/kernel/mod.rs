@@ -12,7 +12,6 @@ mod context;
 mod defaults;
 mod delete;
 mod feed;
-mod gate;
 mod held;
 mod hooks;
 mod input;
@@ -20,6 +19,7 @@ mod intents;
 mod models;
 mod open;
 mod outbox;
+mod permission;
 mod queue;
 mod read;
 mod replay;
@@ -54,8 +54,8 @@ use tokio_util::task::AbortOnDropHandle;
 pub use board::Board;
 use defaults::Defaults;
 pub use feed::FeedStream;
-pub use gate::{PermissionMode, Rule};
 use intents::Digest;
+pub use permission::{PermissionMode, Rule, Rules};
 use session::{AnswerWrite, Ask, SessionHandle, Write};
 pub use stream::Published;
 pub use tree::Frames;
@@ -77,7 +77,7 @@ pub struct KernelSettings {
     /// The most tokens of one answer.
     pub max_tokens: u32,
     pub mode: PermissionMode,
-    pub allowed: Vec<Rule>,
+    pub rules: Rules,
     pub sync: SyncMode,
 }
 

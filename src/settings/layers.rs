@@ -21,8 +21,8 @@ pub struct Entry {
     /// The path of keys to it.
     pub keys: Vec<String>,
     pub value: Value,
-    /// The file that it is from.
-    pub from: PathBuf,
+    /// The file that it is from; for a list that files add to, each of them, the lowest first.
+    pub from: Vec<PathBuf>,
 }
 
 impl Entry {
@@ -55,7 +55,7 @@ impl Layers {
     /// Returns what they come to.
     pub(super) fn merged(&self) -> Table {
         let mut merged = Table::new();
-        self.0.iter().for_each(|(_, table)| merge(&mut merged, table.clone()));
+        self.0.iter().for_each(|(_, table)| merge(&mut merged, table.clone(), &mut Vec::new()));
         merged
     }
 
@@ -73,8 +73,12 @@ impl Layers {
                 Value::Table(table) if !table.is_empty() => self.collect(table, keys, entries),
                 value => {
                     let (keys, value) = (keys.clone(), value.clone());
-                    let set = self.0.iter().rev().find(|(_, table)| is_set(table, &keys));
-                    entries.extend(set.map(|(path, _)| Entry { keys, value, from: path.clone() }));
+                    let set = self.0.iter().filter(|(_, table)| is_set(table, &keys));
+                    let mut from: Vec<PathBuf> = set.map(|(path, _)| path.clone()).collect();
+                    if !is_accumulated(&keys) {
+                        from.drain(..from.len().saturating_sub(1));
+                    }
+                    entries.push(Entry { keys, value, from });
                 }
             }
             keys.pop();
@@ -93,13 +97,28 @@ fn is_set(table: &Table, keys: &[String]) -> bool {
     }
 }
 
-/// Lays `upper` over `lower`, table by table at every depth; anything else is replaced.
-fn merge(lower: &mut Table, upper: Table) {
+/// Lists that each file adds to: a lower one cannot be taken back by leaving it out.
+const ACCUMULATED: [[&str; 2]; 3] =
+    [["permissions", "allow"], ["permissions", "deny"], ["permissions", "ask"]];
+
+fn is_accumulated<T: AsRef<str>>(keys: &[T]) -> bool {
+    ACCUMULATED.iter().any(|list| list.iter().copied().eq(keys.iter().map(AsRef::as_ref)))
+}
+
+/// Lays `upper`, which stands at these keys, over `lower`, table by table at every depth; of a list that accumulates the first copy
+/// of each entry stays, anything else is replaced (kernel rule 8.4.22).
+fn merge(lower: &mut Table, upper: Table, keys: &mut Vec<String>) {
     for (key, value) in upper {
+        keys.push(key.clone());
         match (lower.get_mut(&key), value) {
-            (Some(Value::Table(lower)), Value::Table(upper)) => merge(lower, upper),
+            (Some(Value::Table(lower)), Value::Table(upper)) => merge(lower, upper, keys),
+            (Some(Value::Array(lower)), Value::Array(upper)) if is_accumulated(keys) => {
+                let fresh: Vec<Value> = upper.into_iter().filter(|entry| !lower.contains(entry)).collect();
+                lower.extend(fresh);
+            }
             (_, value) => drop(lower.insert(key, value)),
         }
+        keys.pop();
     }
 }
 
@@ -112,8 +131,11 @@ mod tests {
     fn each_value_is_of_the_highest_file_that_sets_it() {
         let mut layers = Layers::default();
         for (path, text) in [
-            ("user", "model = 'a'\nthinking = 'low'\n[plugins.x]\none = 1\ntwo = 2\n[plugins.y]\n"),
-            ("project", "model = 'b'\n[plugins.x]\ntwo = 3"),
+            (
+                "user",
+                "model = 'a'\nthinking = 'low'\n[permissions]\nask = ['a', 'b']\n[plugins.x]\none = [1]\ntwo = 2\n[plugins.y]\n",
+            ),
+            ("project", "model = 'b'\n[permissions]\nask = ['c', 'a']\n[plugins.x]\none = [2]\ntwo = 3"),
         ] {
             layers.lay(path.into(), text.parse().unwrap());
         }
@@ -121,16 +143,17 @@ mod tests {
         let entries = layers.entries(&merged);
         let said: Vec<String> = entries
             .iter()
-            .map(|entry| format!("{} = {} {}", entry.key(), entry.shown(), entry.from.display()))
+            .map(|entry| format!("{} = {} {:?}", entry.key(), entry.shown(), entry.from))
             .collect();
         assert_eq!(
             said,
             [
-                r#"model = "b" project"#,
-                "plugins.x.one = 1 user",
-                "plugins.x.two = 3 project",
-                "plugins.y = {} user",
-                r#"thinking = "low" user"#,
+                r#"model = "b" ["project"]"#,
+                r#"permissions.ask = ["a","b","c"] ["user", "project"]"#,
+                r#"plugins.x.one = [2] ["project"]"#,
+                r#"plugins.x.two = 3 ["project"]"#,
+                r#"plugins.y = {} ["user"]"#,
+                r#"thinking = "low" ["user"]"#,
             ]
         );
     }

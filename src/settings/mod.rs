@@ -72,8 +72,12 @@ impl Default for Settings {
 #[serde(rename_all = "camelCase", default)]
 pub struct Permissions {
     pub default_mode: Option<String>,
-    /// Exact tool names.
+    /// Rules whose calls run without asking.
     pub allow: Vec<String>,
+    /// Rules whose calls are refused.
+    pub deny: Vec<String>,
+    /// Rules whose calls are always asked about.
+    pub ask: Vec<String>,
 }
 
 /// What the host does with one plugin.
@@ -327,10 +331,13 @@ fn keep_project_keys(table: &mut Table, path: &Path, untrusted: &Untrusted) -> O
 fn unknown_keys(table: &Table) -> Vec<Notice> {
     const KNOWN: [&str; 8] =
         ["provider", "model", "thinking", "maxTokens", "permissions", "journal", "plugins", "supervisor"];
+    const OF_PERMISSIONS: [&str; 4] = ["defaultMode", "allow", "deny", "ask"];
     const OF_PLUGIN: [&str; 7] =
         ["env", "inheritEnv", "onHookTimeout", "timeouts", "enabled", "restart", "limits"];
     let mut notices = unknown_in(table, "", &KNOWN);
     let plugins = table.get("supervisor").and_then(toml::Value::as_table).into_iter().flatten();
+    let permissions = table.get("permissions").and_then(toml::Value::as_table);
+    notices.extend(permissions.into_iter().flat_map(|own| unknown_in(own, "permissions.", &OF_PERMISSIONS)));
     for (name, value) in plugins {
         let own = value.as_table().map(|own| unknown_in(own, &format!("supervisor.{name}."), &OF_PLUGIN));
         notices.extend(own.into_iter().flatten());

@@ -266,7 +266,7 @@ fn every_catalog_can_be_read() {
     assert!(tools[0]["meta"]["description"].is_string() && tools[0]["meta"]["inputSchema"].is_object());
     let commands = entries(&mut client, "commands");
     // The kernel's own come first.
-    let own = ["model", "models", "think", "rename", "compact", "plugins", "status", "rewind"];
+    let own = ["model", "models", "think", "rename", "compact", "plugins", "status", "permissions", "rewind"];
     let (first, offered) = commands.split_at(own.len());
     assert_eq!(ids(first), own);
     let offers = offered.iter().map(|entry| (&entry["id"], &entry["label"], &entry["meta"]["args"]["kind"]));

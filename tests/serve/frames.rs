@@ -150,7 +150,7 @@ fn a_denied_call_fails_and_the_turn_goes_on() {
     assert_eq!(question["item"], before[3]["event"]["item"]["id"]);
     assert_eq!(question["turn"], before[1]["event"]["turn"]);
     assert_eq!(question["kind"]["tool"], COUNT);
-    assert_eq!(question["kind"]["sessionScope"], COUNT);
+    assert_eq!(question["kind"]["sessionScope"], format!("{COUNT}(**)"), "files of this folder");
     let answer = json!({ "kind": "deny", "feedback": "not now" });
     client.answer(&session, "req_2", &question["id"], &answer);
     let after = client.until("turnCompleted");
@@ -180,7 +180,8 @@ fn allowing_for_the_session_changes_the_config_and_asks_no_more() {
     let mut client = server(&sandbox, &[]);
     let session = titled(&mut client, &sandbox);
     let (_, question) = asked(&mut client, &session, &count_call(&sandbox));
-    let answer = json!({ "kind": "allowSession", "scope": COUNT });
+    let scope = format!("{COUNT}(**)");
+    let answer = json!({ "kind": "allowSession", "scope": scope });
     client.answer(&session, "req_2", &question["id"], &answer);
     let after = client.until("turnCompleted");
     let expected = [
@@ -193,7 +194,7 @@ fn allowing_for_the_session_changes_the_config_and_asks_no_more() {
     ];
     assert_eq!(shapes(&after)[..6], expected);
     let policy = &after[3]["event"]["config"]["plugins"]["bingo.permissions"];
-    assert_eq!(policy["sessionRules"], json!([COUNT]));
+    assert_eq!(policy["sessionRules"], json!([scope]));
     let again = client.turn(&session, "req_3", &count_call(&sandbox));
     assert!(!again.iter().any(|frame| is(frame, "interactionOpened")), "{:#?}", shapes(&again));
 }

@@ -8,6 +8,7 @@ mod context;
 mod debugger;
 mod figures;
 mod observe;
+mod permissions;
 mod reconfigure;
 mod reload;
 mod restart;

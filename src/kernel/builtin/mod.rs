@@ -24,13 +24,15 @@ pub(super) enum Builtin {
     Plugins,
     /// Shows where the session stands.
     Status,
+    /// Shows or changes what may run without asking.
+    Permissions,
     /// Goes back to before a turn.
     Rewind,
 }
 
 impl Builtin {
     /// In the order of the catalog.
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Model,
         Self::Models,
         Self::Think,
@@ -38,6 +40,7 @@ impl Builtin {
         Self::Compact,
         Self::Plugins,
         Self::Status,
+        Self::Permissions,
         Self::Rewind,
     ];
 
@@ -61,6 +64,7 @@ impl Builtin {
             Self::Compact => &["compact"],
             Self::Plugins => &["plugins", "modules"],
             Self::Status => &["status"],
+            Self::Permissions => &["permissions", "permission"],
             Self::Rewind => &["rewind"],
         }
     }
@@ -75,6 +79,7 @@ impl Builtin {
             Self::Compact => ("shorten the conversation to a summary", "what the summary shall keep"),
             Self::Plugins => ("list the plugins, or switch one on or off", "enable|disable NAME"),
             Self::Status => ("show where this session stands", ""),
+            Self::Permissions => ("show what may run without asking, or change the mode", "the mode"),
             Self::Rewind => ("go back to before a turn", "the turn; without it they are listed"),
         }
     }

@@ -1,6 +1,7 @@
 //! The actor of a session: its loop, its frames, and its side of the running turn.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,11 +28,11 @@ use super::starting::{self, Start, Starting};
 use super::{Begin, Write};
 use crate::kernel::KernelParts;
 use crate::kernel::compaction::Cut;
-use crate::kernel::gate::Policy;
 use crate::kernel::held::Window;
 use crate::kernel::hooks;
 use crate::kernel::intents::Intents;
 use crate::kernel::outbox::Outbox;
+use crate::kernel::permission::Policy;
 use crate::kernel::queue::Queue;
 use crate::kernel::response::new_item;
 use crate::kernel::turn::{Stop, TurnMessage};
@@ -130,7 +131,8 @@ impl Actor {
     pub(super) fn new(parts: Arc<KernelParts>, begin: Begin, outbox: Outbox) -> Self {
         let (done, done_queue) = mpsc::channel(MAX_DONE);
         let queue = Queue::resume(begin.replay.unfinished.queued.clone(), begin.replay.queue_revision);
-        let policy = Policy::new(parts.settings.mode, parts.settings.allowed.clone());
+        let cwd = Path::new(&begin.replay.state.summary.cwd);
+        let policy = Policy::new(parts.settings.mode, parts.settings.rules.clone(), cwd);
         let starting = Starting::of(&*parts.offers);
         let mut actor = Self {
             parts,

@@ -44,12 +44,14 @@ impl Actor {
             Builtin::Think if !args.is_empty() => return self.choose_level(intent, line),
             Builtin::Plugins if !args.is_empty() => return self.switch_plugin(intent, line),
             Builtin::Rename if !args.is_empty() => self.rename(args),
+            Builtin::Permissions if !args.is_empty() => self.change_mode(args),
             _ => self.shown(builtin, args).map(|view| json!({ "view": view })),
         };
         match answer {
             Ok(result) => self.acknowledge(&intent, IntentOutcome::Applied { result }),
             Err(error) => self.reject(&intent, error),
         }
+        self.publish_config();
     }
 
     /// Returns what a command shows that changes nothing.
@@ -66,6 +68,7 @@ impl Actor {
                 views::models(&snapshot)
             }
             Builtin::Plugins => views::plugins(&snapshot),
+            Builtin::Permissions => self.policy.shown(),
             Builtin::Think => views::current(format!("thinking: {level}"), "/think LEVEL", choices::LEVELS),
             Builtin::Rename => {
                 let title = summary.title.as_deref().unwrap_or("this session has no name yet");
@@ -81,6 +84,12 @@ impl Actor {
                 views::status(&self.state, &self.policy.mode.to_string(), level)
             }
         })
+    }
+
+    /// Changes how much is allowed, in this session and until it closes.
+    fn change_mode(&mut self, args: &str) -> Result<Value, KernelError> {
+        self.policy.mode = args.parse().map_err(|error: String| choices::invalid(error))?;
+        Ok(json!({ "message": format!("mode: {}", self.policy.mode) }))
     }
 
     fn rename(&mut self, args: &str) -> Result<Value, KernelError> {

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use bingo_plugin_sdk::event::{CancelReason, ErrorCode, Event, IntentOutcome, KernelError};
 use bingo_plugin_sdk::ids::{IntentId, InteractionId, ItemId};
 use bingo_plugin_sdk::interaction::{Answer, AnswerSpec, Interaction, InteractionKind, ResolvedBy};
-use bingo_plugin_sdk::item::{DecisionKind, Item, ItemBody, ItemStatus};
+use bingo_plugin_sdk::item::{DecisionKind, ItemBody, ItemStatus};
 use bingo_plugin_sdk::rpc::Activation;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::AnswerWrite;
 use super::actor::Actor;
-use crate::kernel::gate::{Stance, check_answer, question};
+use crate::kernel::permission::{Asked, Stance, check_answer};
 use crate::kernel::response::new_item;
 use crate::kernel::turn::{GateRequest, Verdict};
 use crate::telemetry;
@@ -49,24 +49,21 @@ impl Waiting {
 impl Actor {
     /// Says whether a call may run, or asks the person.
     pub(super) fn gate(&mut self, request: GateRequest, reply: oneshot::Sender<Verdict>) {
-        let GateRequest { call, confirm } = request;
-        let ItemBody::ToolCall { name, input, .. } = &call.body else { return };
-        let verdict = match (self.policy.stance(name), confirm) {
-            (Stance::Deny { reason }, _) => Verdict::Denied(format!("Permission denied ({reason})")),
-            (Stance::Allow, None) => Verdict::Allowed,
-            (Stance::Allow, Some(reason)) => {
-                return self.ask_permission(&call, permission(name, reason), reply);
+        let GateRequest { call, subjects, confirm: reason } = request;
+        let ItemBody::ToolCall { name: tool, input, .. } = &call.body else { return };
+        let scope = match (self.policy.stance(tool, &subjects), &reason) {
+            (Stance::Deny { reason }, _) => {
+                // A turn that was cancelled meanwhile does not listen any more.
+                return drop(reply.send(Verdict::Denied(format!("Permission denied ({reason})"))));
             }
-            (Stance::Ask { scope }, confirm) => {
-                let (mut kind, answers) = question(name, input, &scope);
-                if let (InteractionKind::Permission { summary, .. }, Some(reason)) = (&mut kind, confirm) {
-                    *summary = reason;
-                }
-                return self.ask_permission(&call, (kind, answers), reply);
-            }
+            (Stance::Allow, None) => return drop(reply.send(Verdict::Allowed)),
+            // No rule keeps the hook that wants a person from asking again.
+            (Stance::Allow | Stance::Ask { .. }, Some(_)) => None,
+            (Stance::Ask { scope }, None) => scope,
         };
-        // A turn that was cancelled meanwhile does not listen any more.
-        drop(reply.send(verdict));
+        let (kind, answers) = Asked { tool, input, subjects: &subjects, scope, reason }.question();
+        let interaction = self.interaction(call.id.clone(), kind, answers);
+        self.open_question(interaction, Waiting::Gate(reply));
     }
 
     /// Puts a plugin's question to the person of the call it runs.
@@ -134,16 +131,6 @@ impl Actor {
             self.questions.remove(&id);
             self.emit(Event::InteractionCancelled { id, reason: CancelReason::Superseded });
         }
-    }
-
-    fn ask_permission(
-        &mut self,
-        call: &Arc<Item>,
-        (kind, answers): (InteractionKind, Vec<AnswerSpec>),
-        reply: oneshot::Sender<Verdict>,
-    ) {
-        let interaction = self.interaction(call.id.clone(), kind, answers);
-        self.open_question(interaction, Waiting::Gate(reply));
     }
 
     fn interaction(&self, item: ItemId, kind: InteractionKind, answers: Vec<AnswerSpec>) -> Interaction {
@@ -218,17 +205,6 @@ impl Actor {
         let item = new_item(asked.turn.clone(), round, ItemStatus::Completed, body);
         self.emit(Event::ItemCompleted { item: Arc::new(item) });
     }
-}
-
-/// Returns the question that a hook's reason makes of a call that the policy would allow: there is nothing to remember.
-fn permission(tool: &str, reason: String) -> (InteractionKind, Vec<AnswerSpec>) {
-    let kind = InteractionKind::Permission {
-        tool: tool.to_owned(),
-        summary: reason,
-        preview: None,
-        session_scope: None,
-    };
-    (kind, vec![AnswerSpec::AllowOnce, AnswerSpec::Deny])
 }
 
 fn check(open: &OpenQuestion, write: &AnswerWrite) -> Result<(), KernelError> {

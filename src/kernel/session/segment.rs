@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::actor::Actor;
-use crate::kernel::gate::POLICY_ID;
+use crate::kernel::permission::POLICY_ID;
 use crate::kernel::replay::Replay;
 use crate::kernel::unfinished::{self, Done, Unfinished};
 use crate::ports::Notice;

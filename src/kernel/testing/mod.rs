@@ -17,7 +17,7 @@ use bingo_plugin_sdk::session::{Driver, SessionSummary};
 
 pub(super) use self::journal::MemoryJournal;
 pub(super) use self::model::Model;
-use super::{Attachment, Board, Kernel, KernelSettings, PermissionMode};
+use super::{Attachment, Board, Kernel, KernelSettings, PermissionMode, Rules};
 use crate::ports::{BoxFuture, Command, Offers, PluginReport, Preference, Preferences, Snapshot};
 use crate::settings::SyncMode;
 
@@ -55,7 +55,7 @@ impl Host {
             thinking: None,
             max_tokens: 1000,
             mode: PermissionMode::Default,
-            allowed: Vec::new(),
+            rules: Rules::default(),
             sync,
         };
         let (board, saved) = (Arc::new(Board::default()), Arc::new(Saved::default()));

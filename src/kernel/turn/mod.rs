@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::compaction::estimate;
 use super::hooks;
+use super::permission::Subject;
 use super::response::{Response, new_item};
 use super::view::View;
 use crate::ports::{CallContext, Journal, Offers, Provider, Tool};
@@ -54,6 +55,7 @@ pub(super) enum TurnMessage {
 #[derive(Debug)]
 pub(super) struct GateRequest {
     pub(super) call: Arc<Item>,
+    pub(super) subjects: Vec<Subject>,
     /// A person must confirm, for this reason, whatever the policy says.
     pub(super) confirm: Option<String>,
 }

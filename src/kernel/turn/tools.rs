@@ -11,6 +11,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{GateRequest, Stop, Turn, TurnMessage, Verdict};
 use crate::kernel::hooks::{self, CallVerdict};
+use crate::kernel::permission::{self, Subject};
 use crate::ports::{Asker, BoxFuture, CallContext, Tool};
 use crate::telemetry;
 
@@ -29,11 +30,22 @@ impl Turn {
             CallVerdict::Pass { call, confirm } => (call, confirm),
         };
         let item = with_input(item, call);
-        let request = GateRequest { call: Arc::clone(&item), confirm };
+        let subjects = self.subjects(&item).await?;
+        let request = GateRequest { call: Arc::clone(&item), subjects, confirm };
         match self.ask(|reply| TurnMessage::Gate(request, reply)).await? {
             Verdict::Allowed => self.announce(&item).await,
             denied @ Verdict::Denied(_) => Ok((item, denied)),
         }
+    }
+
+    /// Returns what a call is about. Where its paths lead is looked up on a thread that may wait for the disk.
+    async fn subjects(&self, item: &Arc<Item>) -> Result<Vec<Subject>, Stop> {
+        let (input, cwd) = (call_of(item).input, self.context.cwd.clone());
+        let found = tokio::task::spawn_blocking(move || permission::subjects(&input, &cwd));
+        self.unless_cancelled(found).await?.map_err(|error| {
+            let message = format!("what the call is about could not be read: {error}");
+            Stop::Failed(KernelError::new(ErrorCode::Internal, message))
+        })
     }
 
     /// Runs a gated call to its last frame; returns whether a hook ends the turn after this round.
