@@ -44,8 +44,8 @@ impl Talk {
             self.client.until("turnCompleted");
             return format!("asked {scope}");
         }
-        let calls = frames.iter().filter(|frame| frame["event"]["item"]["body"]["kind"] == "toolCall");
-        let output = &calls.last().unwrap()["event"]["item"]["body"]["output"];
+        let mut calls = frames.iter().filter(|frame| frame["event"]["item"]["body"]["kind"] == "toolCall");
+        let output = &calls.next_back().unwrap()["event"]["item"]["body"]["output"];
         output["parts"][0]["text"].as_str().unwrap().to_owned()
     }
 

@@ -131,9 +131,10 @@ impl SessionState {
         self.fold(frame, true);
     }
 
-    fn fold(&mut self, frame: &Frame, is_new: bool) {
+    /// Counts a frame that is known to change nothing here; returns false when it was counted before.
+    pub fn pass_over(&mut self, frame: &Frame) -> bool {
         if matches!(frame.event, Event::Lagged { .. }) || (self.seq.0 != 0 && frame.seq <= self.seq) {
-            return;
+            return false;
         }
         if frame.seq.segment() != self.seq.segment() {
             // Another run of the session: it is open again, and live payloads did not survive.
@@ -141,6 +142,13 @@ impl SessionState {
             self.signals.clear();
         }
         self.seq = frame.seq;
+        true
+    }
+
+    fn fold(&mut self, frame: &Frame, is_new: bool) {
+        if !self.pass_over(frame) {
+            return;
+        }
         match &frame.event {
             Event::SessionUpdated { summary } => self.summary = (**summary).clone(),
             Event::SessionClosed { .. } => {

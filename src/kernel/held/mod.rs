@@ -108,6 +108,9 @@ impl Window {
             return;
         }
         match &frame.event {
+            Event::ItemUpdated { item } if self.is_late(item) => {
+                state.pass_over(frame);
+            }
             Event::ItemStarted { item } | Event::ItemUpdated { item } | Event::ItemCompleted { item } => {
                 if self.note(state, item, frame.seq) {
                     state.apply_new_item(frame);
@@ -127,6 +130,11 @@ impl Window {
             }
             _ => state.apply(frame),
         }
+    }
+
+    /// Returns whether words about an item come when it ended and left the window: they change nothing.
+    fn is_late(&self, item: &Item) -> bool {
+        self.passed && !item.status.is_terminal() && !self.seqs.contains_key(&ItemKey::of(&item.id))
     }
 
     /// Notes which frame puts an item; returns whether no item of this id is held.

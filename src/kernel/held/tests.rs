@@ -23,8 +23,8 @@ enum Step {
     Say(usize),
     Grow(Index),
     End(Index),
-    /// Words about what ended last, which come late.
-    Late,
+    /// Words about what ended, which come late.
+    Late(Index),
     Withdraw(Index, bool),
     Cut(Index, Index),
     Resume,
@@ -36,7 +36,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (0..300usize).prop_map(Step::Say),
         2 => any::<Index>().prop_map(Step::Grow),
         2 => any::<Index>().prop_map(Step::End),
-        1 => Just(Step::Late),
+        1 => any::<Index>().prop_map(Step::Late),
         1 => (any::<Index>(), any::<bool>()).prop_map(|(index, rewind)| Step::Withdraw(index, rewind)),
         1 => Just(Step::Resume),
         1 => (any::<Index>(), any::<Index>()).prop_map(|(boundary, kept)| Step::Cut(boundary, kept)),
@@ -114,12 +114,11 @@ impl Folds {
                     self.put(&Item { status: ItemStatus::Completed, ..(*open).clone() });
                 }
             }
-            Step::Late => {
-                // Never of what ended long ago: one window may hold it still, and another one not.
-                if let Some(Event::ItemCompleted { item }) = self.frames.last().map(|frame| &frame.event)
-                    && self.whole.items.last().is_some_and(|newest| newest.id == item.id)
-                {
-                    let late = Item { status: ItemStatus::Running, ..(**item).clone() };
+            Step::Late(index) => {
+                let ended: Vec<_> =
+                    self.whole.items.iter().filter(|item| item.status.is_terminal()).collect();
+                if !ended.is_empty() {
+                    let late = Item { status: ItemStatus::Running, ..(***index.get(&ended)).clone() };
                     self.apply(Event::ItemUpdated { item: Arc::new(late) });
                 }
             }
