@@ -14,6 +14,8 @@ pub(crate) fn kernel(journal: Arc<JsonlJournal>, sync: SyncMode) -> Kernel {
         model: None,
         thinking: None,
         max_tokens: 1000,
+        max_rounds: 100,
+        models: Default::default(),
         mode: PermissionMode::Default,
         rules: Rules::default(),
         sync,

@@ -55,6 +55,8 @@ fn kernel_settings(settings: &Settings, options: &AppOptions) -> Result<KernelSe
         model,
         thinking: settings.thinking,
         max_tokens: settings.max_tokens,
+        max_rounds: settings.max_rounds.get(),
+        models: settings.models.clone(),
         mode: options.mode.unwrap_or(configured),
         rules,
         sync: settings.journal.sync,

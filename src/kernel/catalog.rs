@@ -4,11 +4,13 @@ use bingo_plugin_sdk::rpc::{Catalog, CatalogEntry, CatalogKind};
 use serde_json::{Value, json};
 
 use super::builtin::{self, Builtin};
+use super::defaults::Configured;
 use crate::ports::{Snapshot, Tool};
+use crate::settings::ModelSettings;
 
-/// Returns the catalog of this kind; `model` is the configured one, which comes first.
-pub(super) fn read(snapshot: &Snapshot, kind: CatalogKind, model: Option<&str>) -> Catalog {
-    let mut catalog = content(snapshot, kind, model);
+/// Returns the catalog of this kind.
+pub(super) fn read(snapshot: &Snapshot, kind: CatalogKind, configured: &Configured) -> Catalog {
+    let mut catalog = content(snapshot, kind, configured);
     if kind == CatalogKind::Plugins {
         for (entry, plugin) in catalog.entries.iter_mut().zip(&snapshot.plugins) {
             if let (Value::Object(meta), Some(process)) = (&mut entry.meta, &plugin.process) {
@@ -20,9 +22,9 @@ pub(super) fn read(snapshot: &Snapshot, kind: CatalogKind, model: Option<&str>) 
 }
 
 /// Returns what makes a catalog another one: all of it without the figures of processes, which change all the time.
-pub(super) fn content(snapshot: &Snapshot, kind: CatalogKind, model: Option<&str>) -> Catalog {
+pub(super) fn content(snapshot: &Snapshot, kind: CatalogKind, configured: &Configured) -> Catalog {
     let entries = match kind {
-        CatalogKind::Models => models(snapshot, model),
+        CatalogKind::Models => models(snapshot, configured),
         CatalogKind::Providers => providers(snapshot),
         CatalogKind::Tools => snapshot.tools.iter().map(|tool| tool_entry(tool.as_ref())).collect(),
         CatalogKind::Commands => commands(snapshot),
@@ -36,21 +38,49 @@ fn entry(id: String, label: String, meta: Value) -> CatalogEntry {
     CatalogEntry { id, label, meta }
 }
 
-fn models(snapshot: &Snapshot, configured: Option<&str>) -> Vec<CatalogEntry> {
-    let mut entries: Vec<CatalogEntry> = snapshot
-        .providers
-        .iter()
-        .flat_map(|provider| {
-            let spec = provider.spec();
-            spec.models.iter().map(|model| {
-                let label = model.display.clone().unwrap_or_else(|| model.id.clone());
-                entry(format!("{}/{}", spec.id, model.id), label, json!({ "provider": spec.id }))
-            })
-        })
-        .collect();
+/// Returns the models that providers declare and those that the settings describe beside them; the configured one comes
+/// first (kernel rule 8.3.12).
+fn models(snapshot: &Snapshot, configured: &Configured) -> Vec<CatalogEntry> {
+    let mut entries = Vec::new();
+    for provider in &snapshot.providers {
+        let spec = provider.spec();
+        let model_entry = |model: &str, display: Option<&str>| {
+            let id = format!("{}/{model}", spec.id);
+            let meta = model_meta(&spec.id, configured.described.get(&id));
+            entry(id, display.unwrap_or(model).to_owned(), meta)
+        };
+        entries.extend(spec.models.iter().map(|model| model_entry(&model.id, model.display.as_deref())));
+        let described = configured.described.keys().chain(&configured.model);
+        let mut own: Vec<_> =
+            described.filter_map(|id| id.strip_prefix(&spec.id)?.strip_prefix('/')).collect();
+        own.retain(|id| spec.models.iter().all(|model| model.id != *id));
+        own.sort_unstable();
+        own.dedup();
+        entries.extend(own.into_iter().map(|model| model_entry(model, None)));
+    }
     // A stable sort: the rest keeps its order.
-    entries.sort_by_key(|entry| configured != Some(entry.id.as_str()));
+    entries.sort_by_key(|entry| configured.model.as_deref() != Some(entry.id.as_str()));
     entries
+}
+
+fn model_meta(provider: &str, described: Option<&ModelSettings>) -> Value {
+    let mut meta = json!({ "provider": provider });
+    let Some(ModelSettings { context_window, max_output, images, reasoning }) = described else {
+        return meta;
+    };
+    let facts = [
+        ("context", context_window.map(Value::from)),
+        ("output", max_output.map(Value::from)),
+        ("images", images.map(Value::from)),
+        ("reasoning", reasoning.map(Value::from)),
+        ("source", Some(json!("configured"))),
+    ];
+    for (name, fact) in facts {
+        if let Some(fact) = fact {
+            meta[name] = fact;
+        }
+    }
+    meta
 }
 
 fn providers(snapshot: &Snapshot) -> Vec<CatalogEntry> {

@@ -63,8 +63,8 @@ impl Changes {
         loop {
             let snapshot = offers.snapshot();
             let number = snapshot.number;
-            let model = defaults.catalog_model();
-            let now = KINDS.map(|kind| catalog::content(&snapshot, kind, model.as_deref()));
+            let configured = defaults.configured();
+            let now = KINDS.map(|kind| catalog::content(&snapshot, kind, &configured));
             // What has ended is not held while nothing happens.
             drop(snapshot);
             self.tell_between(known.as_ref(), &now, number);

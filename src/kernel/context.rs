@@ -29,11 +29,27 @@ pub(super) fn system(cwd: &Path, provider: &str, model: &str, extra: Option<&str
     blocks
 }
 
-/// Folds a transcript into messages. Every tool call gets a result; the first message is the user's.
-pub(super) fn messages(items: &[Arc<Item>]) -> Vec<Message> {
+/// What a model that cannot see reads in the place of a picture.
+const NO_PICTURE: &str = "[A picture, which this model cannot see.]";
+
+/// Folds a transcript into messages. Every tool call gets a result; the first message is the user's. Without `images` a note
+/// stands in the place of each picture (kernel rule 4.4.40).
+pub(super) fn messages(items: &[Arc<Item>], images: bool) -> Vec<Message> {
     let mut fold = MessageFold::default();
     items.iter().for_each(|item| fold.item(item));
-    fold.finish()
+    let mut messages = fold.finish();
+    if !images {
+        messages.iter_mut().flat_map(|message| &mut message.parts).for_each(hide_picture);
+    }
+    messages
+}
+
+fn hide_picture(part: &mut ContentPart) {
+    match part {
+        ContentPart::Image { .. } => *part = ContentPart::text(NO_PICTURE),
+        ContentPart::ToolResult { parts, .. } => parts.iter_mut().for_each(hide_picture),
+        _ => {}
+    }
 }
 
 #[derive(Default)]
@@ -202,7 +218,7 @@ mod tests {
             }
             other => format!("{other:?}"),
         };
-        let messages = messages(items);
+        let messages = messages(items, true);
         messages.iter().map(|message| (message.role, message.parts.iter().map(shown).collect())).collect()
     }
 

@@ -1,10 +1,12 @@
 //! What new sessions begin with: what the settings said at the start, until a person chooses otherwise in a session.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bingo_plugin_sdk::provider::Effort;
 
 use super::KernelSettings;
+use crate::settings::ModelSettings;
 
 /// Who answers in new sessions, and how much it reasons.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,12 +18,25 @@ pub(super) struct Choice {
 
 /// The choice that counts now, shared by all sessions of a kernel.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Defaults(Arc<Mutex<Choice>>);
+pub(super) struct Defaults {
+    choice: Arc<Mutex<Choice>>,
+    described: Arc<BTreeMap<String, ModelSettings>>,
+}
+
+/// What a person configured about models.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Configured {
+    /// The model that answers in new sessions, as the catalog names it.
+    pub(super) model: Option<String>,
+    /// What is known of models, by `PROVIDER/MODEL`.
+    pub(super) described: Arc<BTreeMap<String, ModelSettings>>,
+}
 
 impl Defaults {
     pub(super) fn new(settings: &KernelSettings) -> Self {
         let (provider, model) = (settings.provider.clone(), settings.model.clone());
-        Self(Arc::new(Mutex::new(Choice { provider, model, thinking: settings.thinking })))
+        let choice = Choice { provider, model, thinking: settings.thinking };
+        Self { choice: Arc::new(Mutex::new(choice)), described: Arc::new(settings.models.clone()) }
     }
 
     pub(super) fn get(&self) -> Choice {
@@ -32,16 +47,17 @@ impl Defaults {
         change(&mut self.lock());
     }
 
-    /// Returns the model as the catalog names it.
-    pub(super) fn catalog_model(&self) -> Option<String> {
+    /// Returns what the catalog of models shows of the settings.
+    pub(super) fn configured(&self) -> Configured {
         let Choice { provider, model, .. } = self.get();
-        model.map(|model| match provider {
+        let model = model.map(|model| match provider {
             Some(provider) => format!("{provider}/{model}"),
             None => model,
-        })
+        });
+        Configured { model, described: Arc::clone(&self.described) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Choice> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

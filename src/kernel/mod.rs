@@ -61,7 +61,7 @@ pub use stream::Published;
 pub use tree::Frames;
 
 use crate::ports::{Journal, JournalError, Notice, Notices, Offers, Preferences};
-use crate::settings::SyncMode;
+use crate::settings::{ModelSettings, SyncMode};
 
 /// How long closing sessions may take to wind down and store their end.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
@@ -76,6 +76,10 @@ pub struct KernelSettings {
     pub thinking: Option<Effort>,
     /// The most tokens of one answer.
     pub max_tokens: u32,
+    /// The most rounds of one turn.
+    pub max_rounds: u32,
+    /// What is known of models, by `PROVIDER/MODEL`.
+    pub models: BTreeMap<String, ModelSettings>,
     pub mode: PermissionMode,
     pub rules: Rules,
     pub sync: SyncMode,
@@ -92,7 +96,7 @@ struct KernelParts {
     offers: Arc<dyn Offers>,
     journal: Arc<dyn Journal>,
     board: Arc<Board>,
-    settings: ActorSettings,
+    settings: KernelSettings,
     defaults: Defaults,
     preferences: Arc<dyn Preferences>,
     feed: Arc<feed::Feed>,
@@ -100,20 +104,6 @@ struct KernelParts {
     changes: Arc<changes::Changes>,
     /// Tells them for as long as this lives.
     teller: AbortOnDropHandle<()>,
-}
-
-/// The settings a session's actor reads.
-struct ActorSettings {
-    kernel: KernelSettings,
-    budget: turn::Budget,
-}
-
-impl std::ops::Deref for ActorSettings {
-    type Target = KernelSettings;
-
-    fn deref(&self) -> &KernelSettings {
-        &self.kernel
-    }
 }
 
 #[derive(Default)]
@@ -147,9 +137,6 @@ pub struct Resumption {
 /// client sees first is whole. A plugin that takes longer is told of when it is there.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The input room a model is taken to have when nobody says: tokens of input and output together.
-const DEFAULT_WINDOW: u64 = 200_000;
-
 impl Kernel {
     /// Returns a kernel over these ports; remarks left on the board are shown in its sessions, and what a person chooses
     /// for later sessions goes to the preferences. Needs a tokio runtime.
@@ -160,13 +147,7 @@ impl Kernel {
         preferences: Arc<dyn Preferences>,
         settings: KernelSettings,
     ) -> Self {
-        let budget = turn::Budget {
-            window: DEFAULT_WINDOW,
-            max_tokens: settings.max_tokens,
-            reasoning: settings.thinking,
-        };
         let defaults = Defaults::new(&settings);
-        let settings = ActorSettings { kernel: settings, budget };
         let (feed, registry) = (Arc::new(feed::Feed::default()), Mutex::default());
         let changes = Arc::new(changes::Changes::new(Arc::clone(&feed)));
         let telling = Arc::clone(&changes).tell(Arc::clone(&offers), defaults.clone());

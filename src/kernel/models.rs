@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use bingo_plugin_sdk::event::{ErrorCode, KernelError};
+use bingo_plugin_sdk::handshake::ProviderSpec;
 use bingo_plugin_sdk::item::Level;
+use bingo_plugin_sdk::provider::Effort;
 use bingo_plugin_sdk::session::{Driver, SessionSummary};
 
 use super::KernelParts;
+use super::turn::Budget;
 use crate::ports::{Notice, Provider, Snapshot};
 
 /// The provider that answers when none is configured.
@@ -20,7 +23,27 @@ pub(super) struct ChosenModel {
     pub(super) is_fallback: bool,
 }
 
+/// The room a model is taken to have when nobody says: tokens of input and output together.
+const DEFAULT_WINDOW: u64 = 200_000;
+
 impl KernelParts {
+    /// Returns what a model can hold and shall give: as the settings know it, else as its provider declares. It is told
+    /// to reason unless the settings say that it cannot.
+    pub(super) fn budget(&self, provider: &ProviderSpec, model: &str, thinking: Option<Effort>) -> Budget {
+        let known =
+            self.settings.models.get(&format!("{}/{model}", provider.id)).cloned().unwrap_or_default();
+        let window = known.context_window.unwrap_or(DEFAULT_WINDOW);
+        let most = known.max_output.unwrap_or(u32::MAX).min(self.settings.max_tokens);
+        // An answer that may fill the window would leave no room for what it answers.
+        let half = u32::try_from(window / 2).unwrap_or(u32::MAX).max(1);
+        Budget {
+            window,
+            max_tokens: most.min(half),
+            reasoning: thinking.filter(|_| known.reasoning != Some(false)),
+            images: known.images.unwrap_or(provider.endpoint.images),
+        }
+    }
+
     /// Returns the provider and model that a session's summary names.
     pub(super) fn resolve_model(
         &self,

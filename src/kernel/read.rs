@@ -108,9 +108,9 @@ impl Kernel {
     /// Returns a catalog. It waits a moment for plugins that are starting; that later ones are there is told.
     pub async fn catalog(&self, kind: CatalogKind) -> Catalog {
         self.parts.wait_for_plugins().await;
-        let model = self.parts.defaults.catalog_model();
+        let configured = self.parts.defaults.configured();
         let snapshot = self.parts.offers.snapshot();
         self.parts.changes.given(kind, snapshot.number);
-        catalog::read(&snapshot, kind, model.as_deref())
+        catalog::read(&snapshot, kind, &configured)
     }
 }

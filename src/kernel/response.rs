@@ -7,7 +7,7 @@ use bingo_plugin_sdk::event::{DeltaKind, Event, Usage};
 use bingo_plugin_sdk::ids::{ItemId, TurnId};
 use bingo_plugin_sdk::item::{Item, ItemBody, ItemStatus, ProviderMetadata};
 use bingo_plugin_sdk::jsonrpc::{MAX_DEPTH, is_deeper_than};
-use bingo_plugin_sdk::provider::{FinishReason, ModelEvent, ProviderError};
+use bingo_plugin_sdk::provider::{FinishReason, ModelEvent, ProviderError, UnifiedFinish};
 use serde_json::Value;
 
 use crate::telemetry;
@@ -80,6 +80,11 @@ impl Response {
                 None
             }
         })
+    }
+
+    /// Returns whether the answer ended because it became too long.
+    pub(super) fn is_cut_off(&self) -> bool {
+        matches!(&self.finish, Some((_, reason)) if reason.unified == UnifiedFinish::Length)
     }
 
     /// Closes the blocks that the stream left open; returns an event each.

@@ -7,6 +7,7 @@ pub mod edit;
 mod layers;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use bingo_plugin_sdk::item::Level;
@@ -32,6 +33,9 @@ const PROJECT_FILES: [&str; 2] = ["settings.toml", "settings.local.toml"];
 /// The answer's size when nobody says, in tokens.
 const DEFAULT_MAX_TOKENS: u32 = 16_384;
 
+/// The rounds of a turn when nobody says (kernel rule 4.1.3).
+const DEFAULT_MAX_ROUNDS: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
+
 /// The merged settings.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -44,6 +48,10 @@ pub struct Settings {
     pub thinking: Option<Effort>,
     /// The most tokens of one answer.
     pub max_tokens: u32,
+    /// The most rounds of one turn.
+    pub max_rounds: NonZeroU32,
+    /// What is known of models, by `PROVIDER/MODEL`.
+    pub models: BTreeMap<String, ModelSettings>,
     pub permissions: Permissions,
     pub journal: JournalSettings,
     /// What each plugin gets as its `config`.
@@ -59,12 +67,28 @@ impl Default for Settings {
             model: None,
             thinking: None,
             max_tokens: DEFAULT_MAX_TOKENS,
+            max_rounds: DEFAULT_MAX_ROUNDS,
+            models: BTreeMap::new(),
             permissions: Permissions::default(),
             journal: JournalSettings::default(),
             plugins: BTreeMap::new(),
             supervisor: BTreeMap::new(),
         }
     }
+}
+
+/// What a person knows of a model that its provider does not say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ModelSettings {
+    /// Tokens of input and output together.
+    pub context_window: Option<u64>,
+    /// The most tokens of one answer.
+    pub max_output: Option<u32>,
+    /// Whether it can see pictures.
+    pub images: Option<bool>,
+    /// Whether it can reason.
+    pub reasoning: Option<bool>,
 }
 
 /// What may run without asking.
@@ -329,8 +353,18 @@ fn keep_project_keys(table: &mut Table, path: &Path, untrusted: &Untrusted) -> O
 }
 
 fn unknown_keys(table: &Table) -> Vec<Notice> {
-    const KNOWN: [&str; 8] =
-        ["provider", "model", "thinking", "maxTokens", "permissions", "journal", "plugins", "supervisor"];
+    const KNOWN: [&str; 10] = [
+        "provider",
+        "model",
+        "thinking",
+        "maxTokens",
+        "maxRounds",
+        "models",
+        "permissions",
+        "journal",
+        "plugins",
+        "supervisor",
+    ];
     const OF_PERMISSIONS: [&str; 4] = ["defaultMode", "allow", "deny", "ask"];
     const OF_PLUGIN: [&str; 7] =
         ["env", "inheritEnv", "onHookTimeout", "timeouts", "enabled", "restart", "limits"];

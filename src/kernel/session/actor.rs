@@ -16,7 +16,7 @@ use bingo_plugin_sdk::item::{Item, ItemBody, ItemStatus, ToolOutput};
 use bingo_plugin_sdk::provider::Effort;
 use bingo_plugin_sdk::state::SessionState;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -93,6 +93,8 @@ pub(super) struct RunningTurn {
     pub(super) usage: Usage,
     pub(super) messages: mpsc::Receiver<TurnMessage>,
     pub(super) task: JoinHandle<Result<(), Stop>>,
+    /// What the task came to, once it ended.
+    pub(super) outcome: Option<Result<Result<(), Stop>, JoinError>>,
 }
 
 /// A session that was told to close.
@@ -331,10 +333,13 @@ impl Actor {
         hooks::observe(&self.parts.offers.snapshot(), &self.site(), &ObservePoint::Session { phase });
     }
 
-    /// The turn's task let go of its channel: it is over, one way or another.
+    /// The turn's task ended and all that it sent is read: it is over, one way or another.
     async fn turn_ended(&mut self) {
         let Some(turn) = &mut self.turn else { return };
-        let outcome = (&mut turn.task).await;
+        let outcome = match turn.outcome.take() {
+            Some(outcome) => outcome,
+            None => (&mut turn.task).await,
+        };
         let reason = turn.interrupted.unwrap_or(InterruptReason::UserCancel);
         let status = match outcome {
             Ok(Ok(())) if turn.interrupted.is_none() => TurnStatus::Completed,
@@ -386,11 +391,17 @@ pub(super) fn mark_interrupted(item: &mut Item) {
     }
 }
 
+/// Returns the next message of the turn; nothing once its task ended. What else holds a way to the turn, such as a plugin
+/// whose question is open, holds nothing up.
 async fn next_message(turn: &mut Option<RunningTurn>) -> Option<TurnMessage> {
-    match turn {
-        Some(turn) => turn.messages.recv().await,
-        None => std::future::pending().await,
+    let Some(turn) = turn else { return std::future::pending().await };
+    tokio::select! {
+        biased;
+        message = turn.messages.recv() => return message,
+        outcome = &mut turn.task, if turn.outcome.is_none() => turn.outcome = Some(outcome),
     }
+    turn.messages.close();
+    turn.messages.recv().await
 }
 
 async fn grace(until: Option<Instant>) {

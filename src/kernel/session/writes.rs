@@ -19,7 +19,7 @@ use super::{Ask, Write};
 use crate::kernel::input::{Prose, Work, title};
 use crate::kernel::queue::{MAX_BYTES, MAX_WAITING, Unit, Waiting};
 use crate::kernel::response::new_item;
-use crate::kernel::turn::{Budget, Purpose, Stop, Turn, TurnMessage};
+use crate::kernel::turn::{Purpose, Stop, Turn, TurnMessage};
 use crate::kernel::unfinished;
 use crate::ports::{CallContext, Notice};
 
@@ -236,7 +236,16 @@ impl Actor {
             }
         });
         let usage = Usage::default();
-        self.turn = Some(RunningTurn { id, cancel, snapshot, interrupted: None, usage, messages, task });
+        self.turn = Some(RunningTurn {
+            id,
+            cancel,
+            snapshot,
+            interrupted: None,
+            usage,
+            messages,
+            task,
+            outcome: None,
+        });
     }
 
     /// Resolves once what a turn takes along: snapshot, provider, model and tools (kernel rule 4.1.1).
@@ -253,7 +262,7 @@ impl Actor {
         let tools =
             context.snapshot.tools.iter().filter(|tool| offered(&tool.spec().name)).cloned().collect();
         let system_extra = self.state.summary.system_extra.clone();
-        let budget = Budget { reasoning: self.thinking, ..self.parts.settings.budget };
+        let budget = self.parts.budget(provider.spec(), &model, self.thinking);
         let (offers, journal) = (Arc::clone(&self.parts.offers), Arc::clone(&self.parts.journal));
         Ok(Turn {
             id,
@@ -264,6 +273,7 @@ impl Actor {
             tools,
             system_extra,
             budget,
+            max_rounds: self.parts.settings.max_rounds,
             session,
             offers,
             journal,

@@ -4,6 +4,7 @@
 mod journal;
 mod model;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,10 +17,10 @@ use bingo_plugin_sdk::rpc::{Delivery, InterruptScope, OpenOptions, SessionSelect
 use bingo_plugin_sdk::session::{Driver, SessionSummary};
 
 pub(super) use self::journal::MemoryJournal;
-pub(super) use self::model::Model;
+pub(super) use self::model::{Model, Scripted, calls, finish, says};
 use super::{Attachment, Board, Kernel, KernelSettings, PermissionMode, Rules};
-use crate::ports::{BoxFuture, Command, Offers, PluginReport, Preference, Preferences, Snapshot};
-use crate::settings::SyncMode;
+use crate::ports::{BoxFuture, Command, Offers, PluginReport, Preference, Preferences, Snapshot, Tool};
+use crate::settings::{ModelSettings, SyncMode};
 
 /// A host that may be killed and started again over the same disk.
 pub(super) struct Host {
@@ -28,23 +29,54 @@ pub(super) struct Host {
     pub(super) journal: MemoryJournal,
     /// What was chosen for later hosts.
     pub(super) saved: Arc<Saved>,
-    commands: Vec<Arc<dyn Command>>,
-    sync: SyncMode,
+    setup: Setup,
+}
+
+/// What a host is started with.
+#[derive(Clone)]
+pub(super) struct Setup {
+    pub(super) sync: SyncMode,
+    /// What its one plugin offers.
+    pub(super) commands: Vec<Arc<dyn Command>>,
+    pub(super) tools: Vec<Arc<dyn Tool>>,
+    /// What the settings know of models.
+    pub(super) models: BTreeMap<String, ModelSettings>,
+    pub(super) max_rounds: u32,
+    pub(super) mode: PermissionMode,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            sync: SyncMode::Turn,
+            commands: Vec::new(),
+            tools: Vec::new(),
+            models: BTreeMap::new(),
+            max_rounds: 100,
+            mode: PermissionMode::Default,
+        }
+    }
 }
 
 impl Host {
     /// Starts a host over an empty disk; `commands` are what its one plugin offers.
     pub(super) fn start(sync: SyncMode, commands: Vec<Arc<dyn Command>>) -> Self {
-        Self::over(MemoryJournal::default(), sync, commands)
+        Self::with(Setup { sync, commands, ..Setup::default() })
+    }
+
+    /// Starts a host over an empty disk.
+    pub(super) fn with(setup: Setup) -> Self {
+        Self::over(MemoryJournal::default(), setup)
     }
 
     /// Starts a host over a disk.
-    pub(super) fn over(journal: MemoryJournal, sync: SyncMode, commands: Vec<Arc<dyn Command>>) -> Self {
+    pub(super) fn over(journal: MemoryJournal, setup: Setup) -> Self {
         let model = Arc::new(Model::default());
         let snapshot = Snapshot {
             number: 1,
             providers: vec![model.clone()],
-            commands: commands.clone(),
+            commands: setup.commands.clone(),
+            tools: setup.tools.clone(),
             plugins: vec![plugin("p")],
             ..Snapshot::default()
         };
@@ -54,18 +86,20 @@ impl Host {
             model: None,
             thinking: None,
             max_tokens: 1000,
-            mode: PermissionMode::Default,
+            max_rounds: setup.max_rounds,
+            models: setup.models.clone(),
+            mode: setup.mode,
             rules: Rules::default(),
-            sync,
+            sync: setup.sync,
         };
         let (board, saved) = (Arc::new(Board::default()), Arc::new(Saved::default()));
         let kernel = Kernel::new(offers, Arc::new(journal.clone()), board, saved.clone(), settings);
-        Self { kernel, model, journal, saved, commands, sync }
+        Self { kernel, model, journal, saved, setup }
     }
 
     /// Cuts the power, and starts another host over what was synced.
     pub(super) fn crash(self) -> Self {
-        Self::over(self.journal.cut_power(), self.sync, self.commands)
+        Self::over(self.journal.cut_power(), self.setup)
     }
 
     /// Creates a session and attaches to it.

@@ -11,9 +11,9 @@ use bingo_plugin_sdk::view::View;
 use serde_json::json;
 
 use crate::kernel::Attachment;
-use crate::kernel::testing::{Host, seen, settle};
+use crate::kernel::testing::{Host, Setup, seen, settle};
 use crate::ports::Preference;
-use crate::settings::SyncMode;
+use crate::settings::{ModelSettings, SyncMode};
 
 /// Submits a command and returns the frames up to what it came to.
 pub(super) async fn command(
@@ -90,9 +90,35 @@ async fn a_model_counts_from_the_next_turn_on_and_for_later_sessions() {
     assert_eq!(saved(&host), [Preference::Model("test/other".to_owned())]);
     let later = host.create().await;
     assert_eq!(later.snapshot.summary.model.as_deref(), Some("other"));
-    assert_eq!(host.kernel.catalog(CatalogKind::Models).await.entries.len(), 1, "the declared one");
+    let models = host.kernel.catalog(CatalogKind::Models).await.entries;
+    let ids: Vec<_> = models.iter().map(|entry| entry.id.as_str()).collect();
+    assert_eq!(ids, ["test/other", "test/m"], "the chosen one comes first, declared or not");
     let (_, outcome) = command(&host, &mut at, "slash", "/model meta/llama").await;
     assert_eq!(message(&outcome), "model: test/meta/llama", "`meta` is no provider here");
+}
+
+/// Rule 8.3.12.
+#[tokio::test(start_paused = true)]
+async fn the_catalog_of_models_says_what_the_settings_know_of_them() {
+    let large = ModelSettings {
+        context_window: Some(1_000_000),
+        max_output: Some(64_000),
+        images: Some(true),
+        reasoning: Some(false),
+    };
+    let small = ModelSettings { context_window: Some(8000), ..ModelSettings::default() };
+    let described = [("test/large/one", large), ("test/m", small), ("absent/x", ModelSettings::default())];
+    let models = described.map(|(id, settings)| (id.to_owned(), settings)).into();
+    let host = Host::with(Setup { models, ..Setup::default() });
+    let entries = host.kernel.catalog(CatalogKind::Models).await.entries;
+    let expected = json!([
+        { "id": "test/m", "label": "m", "meta": { "provider": "test", "context": 8000, "source": "configured" } },
+        { "id": "test/large/one", "label": "large/one", "meta": {
+            "provider": "test", "context": 1_000_000, "output": 64_000, "images": true, "reasoning": false,
+            "source": "configured",
+        } },
+    ]);
+    assert_eq!(json!(entries), expected);
 }
 
 /// Rule 8.2.8.

@@ -9,7 +9,7 @@ use bingo_plugin_sdk::provider::ModelRequest;
 use bingo_plugin_sdk::rpc::HistoryPage;
 
 use crate::kernel::response::new_item;
-use crate::kernel::testing::{Host, MemoryJournal, seen, settle, summary};
+use crate::kernel::testing::{Host, MemoryJournal, Setup, seen, settle, summary};
 use crate::ports::Journal;
 use crate::settings::SyncMode;
 
@@ -70,7 +70,7 @@ impl Story {
         let journal = MemoryJournal::default();
         let epoch = journal.create(SessionId::from(ID)).await.unwrap();
         journal.append(epoch, Seq(0), self.frames.clone(), true).await.unwrap();
-        let host = Host::over(journal, SyncMode::Off, Vec::new());
+        let host = Host::over(journal, Setup { sync: SyncMode::Off, ..Setup::default() });
         host.reopen(&SessionId::from(ID)).await;
         host
     }
@@ -188,7 +188,7 @@ async fn a_session_goes_on_from_its_checkpoint_as_from_all_its_frames() {
     assert!(saved > story.frames.last().map(|frame| frame.seq), "{saved:?}: so much is not replayed twice");
     let shown = paged(&host, 0).await;
     let before = host.reopen(&id).await.snapshot;
-    let host = Host::over(host.journal.cut_power(), SyncMode::Off, Vec::new());
+    let host = Host::over(host.journal.cut_power(), Setup { sync: SyncMode::Off, ..Setup::default() });
     let after = host.reopen(&id).await.snapshot;
     assert_same(&paged(&host, 0).await, &shown, "all of it");
     assert_eq!((&after.items, &after.extensions), (&before.items, &before.extensions));
@@ -207,7 +207,7 @@ async fn a_checkpoint_of_frames_that_were_lost_is_void() {
     settle().await;
     let saved = host.journal.saved(&id).unwrap();
     host.journal.tear(&id, |frame| frame.seq >= saved);
-    let host = Host::over(host.journal.cut_power(), SyncMode::Off, Vec::new());
+    let host = Host::over(host.journal.cut_power(), Setup { sync: SyncMode::Off, ..Setup::default() });
     host.reopen(&id).await;
     assert_same(&paged(&host, 0).await, &story.ids(), "all of it");
 }

@@ -7,3 +7,4 @@ mod long;
 mod repeats;
 mod rewind;
 mod tree;
+mod turns;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::commands::{command, refusal, view};
 use super::long::{ID, Story, asked, assert_same, paged};
-use crate::kernel::testing::{Host, seen, settle, words};
+use crate::kernel::testing::{Host, Setup, seen, settle, words};
 use crate::kernel::{Attachment, Kernel};
 use crate::ports::Notice;
 use crate::settings::SyncMode;
@@ -198,7 +198,7 @@ async fn going_back_over_a_cut_brings_back_what_it_hid() {
         assert_same(&asked(&host, "req", "and?").await, &expected, &format!("to {to}"));
         // Another run sees the same.
         host.kernel.shutdown().await;
-        let host = Host::over(host.journal, SyncMode::Off, Vec::new());
+        let host = Host::over(host.journal, Setup { sync: SyncMode::Off, ..Setup::default() });
         host.reopen(&SessionId::from(ID)).await;
         let expected = [expected, vec!["word".to_owned(), "still?".to_owned()]].concat();
         assert_same(&asked(&host, "more", "still?").await, &expected, &format!("to {to}, later"));

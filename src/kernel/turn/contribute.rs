@@ -112,7 +112,7 @@ impl Turn {
         ModelCapabilities {
             context_window: self.budget.window,
             max_output: u64::from(self.budget.max_tokens),
-            images: endpoint.images,
+            images: self.budget.images,
             reasoning: self.budget.reasoning.is_some(),
             count_tokens: endpoint.count_tokens,
             caching: endpoint.caching,

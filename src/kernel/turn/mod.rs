@@ -16,7 +16,7 @@ use bingo_plugin_sdk::calls::{Compaction, HookSite};
 use bingo_plugin_sdk::event::{ContextUsage, ErrorCode, Event, KernelError};
 use bingo_plugin_sdk::ids::{ItemId, TurnId};
 use bingo_plugin_sdk::interaction::{Answer, InteractionKind};
-use bingo_plugin_sdk::item::{ContentPart, Item, ItemBody, ItemStatus, Origin};
+use bingo_plugin_sdk::item::{ContentPart, Item, ItemBody, ItemStatus, Level, Origin};
 use bingo_plugin_sdk::provider::Effort;
 use bingo_plugin_sdk::session::SessionSummary;
 use tokio::sync::{mpsc, oneshot};
@@ -29,8 +29,12 @@ use super::response::{Response, new_item};
 use super::view::View;
 use crate::ports::{CallContext, Journal, Offers, Provider, Tool};
 
-/// The most rounds of a turn (kernel rule 4.1.3).
-const MAX_ROUNDS: u32 = 100;
+/// How often an answer that was cut off is asked to go on in one turn (kernel rule 4.1.6).
+const MAX_CONTINUED: u32 = 3;
+/// What asks it to.
+const CONTINUE: &str = "Continue from where you left off.";
+/// How many tokens before the trigger of a compaction a person is warned (kernel rule 4.5.41).
+const WARNED_BEFORE: u64 = 20_000;
 
 /// What a turn tells and asks its session.
 pub(super) enum TurnMessage {
@@ -130,6 +134,8 @@ pub(super) struct Budget {
     /// The most tokens of one answer.
     pub(super) max_tokens: u32,
     pub(super) reasoning: Option<Effort>,
+    /// Whether it can see pictures.
+    pub(super) images: bool,
 }
 
 impl Budget {
@@ -159,6 +165,8 @@ pub(super) struct Turn {
     pub(super) tools: Vec<Arc<dyn Tool>>,
     pub(super) system_extra: Option<String>,
     pub(super) budget: Budget,
+    /// The most rounds (kernel rule 4.1.3).
+    pub(super) max_rounds: u32,
     pub(super) session: mpsc::Sender<TurnMessage>,
     /// Where what died is looked for: its plugin may have another process by then.
     pub(super) offers: Arc<dyn Offers>,
@@ -173,6 +181,12 @@ struct Progress {
     threshold_compactions: u32,
     /// The provider said once that the context is too large.
     overflowed: bool,
+    /// An answer came that said nothing.
+    was_empty: bool,
+    /// How often an answer that was cut off was asked to go on.
+    continued: u32,
+    /// The person was told that the context is nearly full.
+    warned: bool,
 }
 
 impl Turn {
@@ -186,22 +200,60 @@ impl Turn {
         }
         let mut progress = Progress::default();
         self.compact_at_threshold(&mut progress).await?;
-        for round in 0..MAX_ROUNDS {
+        let mut round = 0;
+        while round < self.max_rounds {
             let response = self.respond(round, &mut progress).await?;
-            if response.calls.is_empty() {
-                match self.unless_cancelled(hooks::stop(&self.context, &self.site())).await? {
-                    None => return Ok(()),
-                    Some((hook, reason)) => self.go_on(round, &hook, reason).await?,
-                }
+            if response.items.is_empty() && !std::mem::replace(&mut progress.was_empty, true) {
+                // Asked once more without a word; it is the same round (kernel rule 4.1.5).
                 continue;
             }
-            if self.run_calls(&response).await? {
+            if !self.goes_on(round, &response, &mut progress).await? {
                 return Ok(());
+            }
+            round += 1;
+        }
+        let message = format!("{} rounds", self.max_rounds);
+        Err(KernelError::new(ErrorCode::TurnBudgetExhausted, message).into())
+    }
+
+    /// Does what follows a response; returns whether there is another round.
+    async fn goes_on(&self, round: u32, response: &Response, progress: &mut Progress) -> Result<bool, Stop> {
+        if !response.calls.is_empty() {
+            if self.run_calls(response).await? {
+                return Ok(false);
             }
             self.ask(TurnMessage::Barrier).await?;
             self.contribute_at_barrier(round).await?;
+            return Ok(true);
         }
-        Err(KernelError::new(ErrorCode::TurnBudgetExhausted, format!("{MAX_ROUNDS} rounds")).into())
+        if response.is_cut_off() && progress.continued < MAX_CONTINUED {
+            progress.continued += 1;
+            let words = vec![ContentPart::text(CONTINUE)];
+            self.record(round, words, Origin::surface("kernel")).await?;
+            return Ok(true);
+        }
+        match self.unless_cancelled(hooks::stop(&self.context, &self.site())).await? {
+            None => Ok(false),
+            Some((hook, reason)) => self.go_on(round, &hook, reason).await.map(|()| true),
+        }
+    }
+
+    /// Tells the person once that the context is nearly full (kernel rule 4.5.43).
+    async fn warn(&self, context: ContextUsage, progress: &mut Progress) -> Result<(), Stop> {
+        let ContextUsage { used, window, trigger } = context;
+        let line = trigger.saturating_sub(WARNED_BEFORE);
+        // Where the room is that small everything would be nearly full.
+        if line == 0 || used < line || std::mem::replace(&mut progress.warned, true) {
+            return Ok(());
+        }
+        let what = match self.context.snapshot.compactors.is_empty() {
+            true => {
+                "no plugin offers to compact it: go back with `/rewind`, or begin a new session".to_owned()
+            }
+            false => format!("it is compacted at {trigger}"),
+        };
+        let text = format!("the context holds {used} of {window} tokens; {what}");
+        self.emit(Event::Notice { level: Level::Warn, code: "CONTEXT_WARNING".to_owned(), text }).await
     }
 
     /// Gates all calls of a response, then runs them; returns whether a hook ends the turn here.

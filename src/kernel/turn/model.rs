@@ -29,7 +29,7 @@ impl Turn {
         let mut attempt = 0;
         loop {
             let mut response = Response::new(self.id.clone(), round);
-            let Err(error) = self.stream(&request, &mut response).await? else {
+            let Err(error) = self.stream(&request, &mut response, progress).await? else {
                 return Ok(response);
             };
             for event in response.close(ItemStatus::Failed) {
@@ -66,6 +66,7 @@ impl Turn {
         &self,
         request: &ModelRequest,
         response: &mut Response,
+        progress: &mut Progress,
     ) -> Result<Result<(), ProviderError>, Stop> {
         let provider = self.living_provider().unwrap_or_else(|| Arc::clone(&self.provider));
         let mut stream = provider.stream(self.context.clone(), request.clone());
@@ -81,6 +82,7 @@ impl Turn {
         }
         let context = self.budget.usage(total(usage));
         self.emit(Event::TurnUsage { turn: self.id.clone(), usage, context }).await?;
+        self.warn(context, progress).await?;
         Ok(Ok(()))
     }
 
@@ -130,7 +132,7 @@ impl Turn {
             model: self.model.clone(),
             max_tokens: self.budget.max_tokens,
             system,
-            messages: context::messages(&items),
+            messages: context::messages(&items, self.budget.images),
             tools: tools.collect(),
             reasoning: self.budget.reasoning,
             provider_options: Default::default(),
