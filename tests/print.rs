@@ -79,6 +79,7 @@ fn a_turn_with_a_permitted_tool_call_prints_the_answer_on_stdout_and_the_rest_on
     assert_eq!(sandbox.steady(&ran.stderr), [NO_PROVIDER, told].concat());
 }
 
+/// Rule 1.1.1.
 #[test]
 fn the_frames_of_a_permitted_tool_call_come_in_the_order_of_the_kernels_rules() {
     let sandbox = Sandbox::new();

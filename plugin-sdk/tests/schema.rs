@@ -85,6 +85,7 @@ fn a_changed_method_table_raises_the_protocol() {
     assert_eq!((rpc::PROTOCOL, rpc::METHODS, rpc::NOTIFICATIONS), RPC, "{rule}");
 }
 
+/// Rule 1.1.2, 5.5.25.
 #[test]
 fn every_property_name_is_camel_case() {
     for schema in [schema::plugin(), schema::rpc()] {
@@ -97,6 +98,65 @@ fn every_property_name_is_camel_case() {
             assert!(fits, "`{name}` is not camelCase");
         }
     }
+}
+
+/// Rule 1.2.9, 1.2.10. A `shell` item has no shape on this wire.
+#[test]
+fn the_kinds_of_items_and_their_statuses_are_those_of_the_wire() {
+    let definitions = &schema::rpc()["$defs"];
+    let mut bodies = tags(&definitions["ItemBody"], "kind");
+    bodies.sort_unstable();
+    let expected = [
+        "action",
+        "asset",
+        "assistant",
+        "compaction",
+        "interruption",
+        "notice",
+        "permissionReceipt",
+        "questionAnswer",
+        "reasoning",
+        "rewind",
+        "toolCall",
+        "user",
+    ];
+    assert_eq!(bodies, expected);
+    assert_eq!(
+        names(&definitions["ItemStatus"]),
+        ["pending", "running", "completed", "failed", "interrupted"]
+    );
+}
+
+/// Rule 5.5.23. `NOT_FOUND` is said of withdrawn lines alone, which have no method on this wire.
+#[test]
+fn the_error_codes_are_those_of_the_wire() {
+    let mut codes = names(&schema::rpc()["$defs"]["ErrorCode"]);
+    codes.sort_unstable();
+    let mut expected = "SESSION_NOT_FOUND SESSION_LOCKED SESSION_CLOSED INTERACTION_CLOSED NOT_READY STALE_GENERATION \
+        NOT_INITIALIZED INVALID_INPUT PERMISSION_DENIED TOOL_NOT_FOUND TOOL_FAILED PROVIDER_UNAVAILABLE AUTH_REQUIRED \
+        RATE_LIMITED CONTEXT_OVERFLOW TIMEOUT OFFLINE SERVER_ERROR TURN_LOST TURN_BUDGET_EXHAUSTED STORAGE INTERNAL"
+        .split_whitespace()
+        .collect::<Vec<_>>();
+    expected.sort_unstable();
+    assert_eq!(codes, expected);
+}
+
+/// The values of the tag of a union.
+fn tags(definition: &Value, tag: &str) -> Vec<String> {
+    let branches = definition["oneOf"].as_array().into_iter().flatten();
+    branches.map(|branch| word(&branch["properties"][tag]["const"])).collect()
+}
+
+/// The values of an enumeration of strings, which may stand in branches with a description each.
+fn names(definition: &Value) -> Vec<String> {
+    let values = definition["enum"].as_array().into_iter().flatten().map(word);
+    let single = definition.get("const").map(word);
+    let branches = definition["oneOf"].as_array().into_iter().flatten().flat_map(names);
+    values.chain(single).chain(branches).collect()
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 #[test]

@@ -180,6 +180,7 @@ fn clipped(mut output: ToolOutput) -> ToolOutput {
 mod tests {
     use super::*;
 
+    /// Rule 4.3.20.
     #[test]
     fn text_is_cut_over_all_parts_and_says_how_much_is_missing() {
         let output = ToolOutput {
@@ -193,6 +194,7 @@ mod tests {
         assert_eq!(output.parts[1], ContentPart::text("a\n[truncated: 3 more characters]"));
     }
 
+    /// Rule 4.3.20.
     #[test]
     fn text_within_the_limit_stays_as_it_is() {
         let output = ToolOutput::text("é".repeat(TEXT));

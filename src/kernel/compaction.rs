@@ -237,6 +237,7 @@ mod tests {
         assert_eq!(replaced(&compaction(&items[1].id, &[first], 10, 9), &items), 0);
     }
 
+    /// Rule 4.5.46.
     #[test]
     fn long_results_but_the_last_four_are_elided() {
         let long = "x".repeat(1001);
@@ -247,6 +248,7 @@ mod tests {
         assert_eq!(lengths, [5, 32, 32, 1001, 1001, 1001, 1001]);
     }
 
+    /// Rule 4.5.42.
     #[test]
     fn what_came_since_the_last_count_is_estimated() {
         let usage = ContextUsage { used: 100, window: 1000, trigger: 900 };

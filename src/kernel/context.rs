@@ -226,6 +226,7 @@ mod tests {
         texts.iter().map(|text| (*text).to_owned()).collect()
     }
 
+    /// Rule 4.4.38.
     #[test]
     fn every_call_has_its_result_first_in_the_next_user_message() {
         let done = Some(ToolOutput::text("ok"));
@@ -270,6 +271,7 @@ mod tests {
         assert_eq!(folded(&[assistant(0, ItemStatus::Completed, "hi")]), expected);
     }
 
+    /// Rule 3.3.29, 4.4.38.
     #[test]
     fn people_and_sessions_are_named() {
         for (principal, conversation, expected) in [

@@ -96,6 +96,7 @@ mod tests {
         GatewayEvent::SessionRemoved { session: SessionId::from(id) }
     }
 
+    /// Rule 3.6.49.
     #[tokio::test]
     async fn what_waits_is_merged_and_nothing_else_is_lost() {
         let feed = Feed::default();

@@ -258,7 +258,7 @@ mod tests {
         assert!(matches!(delivered, Work::Prose(_)), "a delivery is never a command");
     }
 
-    /// Rule 3.3.27.
+    /// Rule 3.3.26, 3.3.27.
     #[tokio::test]
     async fn an_action_is_a_command_with_its_arguments_as_text() {
         for (args, expected) in [(json!("a b"), "a b"), (json!(null), ""), (json!({"a": 1}), r#"{"a":1}"#)] {

@@ -198,6 +198,7 @@ mod tests {
         ModelEvent::TextDelta { id: id.to_owned(), delta: delta.to_owned() }
     }
 
+    /// Rule 4.2.9, 4.2.10.
     #[test]
     fn a_block_grows_and_ends_whole() {
         let mut response = response();
@@ -218,6 +219,7 @@ mod tests {
         assert_eq!(item.status, ItemStatus::Completed);
     }
 
+    /// Rule 4.2.10.
     #[test]
     fn words_for_a_block_that_is_not_open_are_ignored() {
         let mut response = response();
@@ -226,6 +228,7 @@ mod tests {
         assert!(response.items.is_empty());
     }
 
+    /// Rule 4.2.12.
     #[test]
     fn a_block_left_open_is_closed_with_what_it_holds() {
         let mut response = response();
@@ -239,6 +242,7 @@ mod tests {
         );
     }
 
+    /// Rule 1.2.11, 4.2.11.
     #[test]
     fn input_that_is_not_json_is_kept_as_text_and_flagged() {
         for (text, expected, flagged) in

@@ -112,7 +112,7 @@ fn the_gateway_is_heard_from_the_reply_on() {
     }
 }
 
-/// Rule 3.2.20.
+/// Rule 3.2.20, 5.2.12.
 #[test]
 fn a_closed_attachment_is_silent_and_the_session_runs_on() {
     let sandbox = Sandbox::new();

@@ -18,6 +18,8 @@ fn lives_on(client: &mut Client) {
     assert!(client.call("session/list", json!({}))["sessions"].is_array());
 }
 
+/// Rule 5.1.7, 5.5.22.
+/// Mends 9.1.12.
 #[test]
 fn lines_that_are_no_message_get_an_error_with_what_could_be_read_of_their_id() {
     let sandbox = Sandbox::new();
@@ -42,6 +44,7 @@ fn lines_that_are_no_message_get_an_error_with_what_could_be_read_of_their_id() 
     assert_eq!(client.finish(), Some(0));
 }
 
+/// Rule 5.1.4, 5.5.22.
 #[test]
 fn requests_that_do_not_fit_say_where() {
     let sandbox = Sandbox::new();
@@ -74,6 +77,8 @@ fn requests_that_do_not_fit_say_where() {
     lives_on(&mut client);
 }
 
+/// Rule 5.2.8, 5.2.9.
+/// Mends 9.1.12.
 #[test]
 fn the_handshake_comes_first_and_once() {
     let sandbox = Sandbox::new();
@@ -122,6 +127,7 @@ fn what_needs_an_open_session_is_refused_without_one() {
     }
 }
 
+/// Rule 5.1.3.
 #[test]
 fn ids_come_back_as_they_were_sent() {
     let sandbox = Sandbox::new();
@@ -135,6 +141,7 @@ fn ids_come_back_as_they_were_sent() {
     }
 }
 
+/// Rule 5.1.7.
 #[test]
 fn notifications_and_stray_responses_are_not_answered() {
     let sandbox = Sandbox::new();
@@ -146,6 +153,7 @@ fn notifications_and_stray_responses_are_not_answered() {
     assert_eq!(response["id"], "next");
 }
 
+/// Rule 5.1.2.
 #[test]
 fn a_line_that_is_too_long_is_passed_over_and_its_id_answered() {
     let sandbox = Sandbox::new();
@@ -181,6 +189,7 @@ fn ten_thousand_bad_lines_get_ten_thousand_errors_in_order() {
     assert_eq!(client.finish(), Some(0));
 }
 
+/// Rule 5.2.11.
 #[test]
 fn a_last_line_without_its_newline_is_answered_before_the_end() {
     let sandbox = Sandbox::new();
@@ -196,6 +205,7 @@ fn a_last_line_without_its_newline_is_answered_before_the_end() {
     }
 }
 
+/// Rule 5.1.1.
 #[test]
 fn a_flag_that_does_not_exist_is_told_on_stderr_alone() {
     let ran = Sandbox::new().run(["serve", "--stdio", "--no-such-flag"]).expect(2);
@@ -203,6 +213,7 @@ fn a_flag_that_does_not_exist_is_told_on_stderr_alone() {
     assert_eq!(ran.stdout, "");
 }
 
+/// Rule 5.2.11.
 #[test]
 fn a_shutdown_is_answered_and_then_the_server_ends() {
     let sandbox = Sandbox::new();

@@ -22,6 +22,7 @@ fn assert_same(client: &mut Client, session: &str, snapshot: &Value, frames: &[V
     assert_eq!(json!(fold(snapshot, frames)), server_state, "{}", client.story());
 }
 
+/// Rule 5.1.1.
 #[test]
 fn the_lines_of_the_readme_make_a_conversation() {
     let sandbox = Sandbox::new();
@@ -128,7 +129,7 @@ fn frames_that_were_thrown_away_come_again() {
     assert_same(&mut client, &session, &empty, &all);
 }
 
-/// Rule 3.6.43, 3.6.44.
+/// Rule 3.3.26, 3.6.43, 3.6.44.
 #[test]
 fn a_delivery_between_sessions_wakes_or_waits() {
     let sandbox = Sandbox::new();

@@ -220,6 +220,7 @@ fn a_journal_of_a_newer_version_is_refused_and_left_untouched() {
     assert_eq!(std::fs::read_to_string(sandbox.journal(&session)).unwrap(), text);
 }
 
+/// Rule 7.8.
 #[test]
 fn deleting_every_cached_summary_changes_no_answer() {
     let sandbox = Sandbox::new();

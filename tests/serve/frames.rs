@@ -65,7 +65,7 @@ fn a_session_that_nobody_configured_says_who_answers() {
     assert_eq!(snapshot["summary"]["messages"], 0, "a notice is no message");
 }
 
-/// Rule 1.3.16.
+/// Rule 1.3.16, 3.3.22.
 #[test]
 fn a_plain_turn_has_its_frames_in_order() {
     let sandbox = Sandbox::new();
@@ -109,7 +109,7 @@ fn reasoning_is_an_item_of_its_own_before_the_answer() {
     assert_eq!(shapes(&frames)[6..10], SAYS);
 }
 
-/// Rule 1.3.17.
+/// Rule 1.2.11, 1.3.17, 4.1.2.
 #[test]
 fn a_permitted_call_runs_without_a_question() {
     let sandbox = Sandbox::new();
@@ -137,7 +137,7 @@ fn a_permitted_call_runs_without_a_question() {
     assert_eq!(answer["event"]["item"]["round"], 1);
 }
 
-/// Rule 1.3.18. Mends 9.1.7.
+/// Rule 1.3.18, 5.2.10. Mends 9.1.7.
 #[test]
 fn a_denied_call_fails_and_the_turn_goes_on() {
     let sandbox = Sandbox::new();
@@ -213,6 +213,7 @@ fn allowing_once_asks_again_the_next_time() {
     assert_ne!(second["id"], question["id"]);
 }
 
+/// Rule 4.3.25, 4.3.29.
 #[test]
 fn a_mode_that_decides_asks_nobody() {
     let sandbox = Sandbox::new();

@@ -51,7 +51,7 @@ fn an_interrupt_in_mid_stream_keeps_the_words_so_far() {
     assert_eq!(shapes(&client.until_ack("req_y")), ["intentAck req_y rejected NOT_READY [req_y]"]);
 }
 
-/// Rule 1.3.19.
+/// Rule 1.3.19, 4.3.22.
 #[test]
 fn an_interrupt_while_tools_run_ends_every_call() {
     let sandbox = Sandbox::new();
@@ -120,6 +120,7 @@ fn an_interrupt_right_behind_a_submit_cancels_its_turn() {
     }
 }
 
+/// Rule 4.1.4, 4.2.15.
 #[test]
 fn an_interrupt_ends_the_wait_for_another_try() {
     let sandbox = Sandbox::new();
@@ -260,6 +261,7 @@ fn a_line_joins_the_running_turn_after_its_tools_but_a_held_one_waits() {
 }
 
 /// Rule 1.3.26.
+/// Mends 9.1.19.
 #[test]
 fn a_shutdown_ends_everything_in_the_journal() {
     let sandbox = Sandbox::new();
@@ -302,7 +304,7 @@ fn a_deletion_is_told_to_whoever_is_attached() {
     assert_eq!(error["data"]["code"], "SESSION_NOT_FOUND");
 }
 
-/// Rule 1.3.27.
+/// Rule 1.3.27, 7.11.
 #[test]
 fn a_resumed_session_restates_what_plugins_keep() {
     let sandbox = Sandbox::new();

@@ -94,6 +94,7 @@ fn many_frames() -> String {
     "@tool none {}\n".repeat(2000)
 }
 
+/// Rule 5.1.6.
 #[test]
 fn a_client_that_floods_and_does_not_read_is_held_up_and_the_server_stays_small() {
     let sandbox = Sandbox::new();
@@ -132,7 +133,7 @@ fn a_client_that_floods_and_does_not_read_is_held_up_and_the_server_stays_small(
     assert!(matches!(raw.exit().code(), Some(0 | 141)));
 }
 
-/// Rule 3.2.16.
+/// Rule 3.2.16, 5.4.20.
 #[test]
 fn a_client_that_lagged_is_told_and_catches_up() {
     let sandbox = Sandbox::new();

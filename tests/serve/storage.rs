@@ -209,6 +209,7 @@ fn line_with(lines: &[&str], from: usize, words: &[&str]) -> usize {
 }
 
 /// Design §7: published means stored.
+/// Rule 1.1.7.
 #[test]
 fn what_is_acknowledged_was_written_and_synced_before() {
     for sync in ["turn", "frame"] {

@@ -96,6 +96,7 @@ fn the_answer_to_a_question_returns_to_the_tool_and_is_recorded() {
     assert_eq!(recorded["interaction"], interaction["id"]);
 }
 
+/// Rule 3.5.41.
 #[test]
 fn a_question_takes_the_answers_that_it_names() {
     let sandbox = Sandbox::new();
@@ -137,6 +138,7 @@ fn a_question_takes_the_answers_that_it_names() {
     }
 }
 
+/// Rule 3.5.40.
 #[test]
 fn only_a_running_call_of_ones_own_can_ask() {
     let sandbox = Sandbox::new();

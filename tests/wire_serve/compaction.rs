@@ -86,6 +86,7 @@ pub(super) fn cut(frames: &[Value]) -> (Value, Value) {
     (found[0].clone(), event["event"].clone())
 }
 
+/// Rule 1.3.21, 4.5.44.
 #[test]
 fn a_full_context_is_shortened_before_the_first_request_of_a_turn() {
     let mut rig = Rig::new();
@@ -124,6 +125,7 @@ fn a_full_context_is_shortened_before_the_first_request_of_a_turn() {
     assert_eq!(seen(&rig.short, "compactor/compact").len(), 1, "the context is small again");
 }
 
+/// Rule 4.5.48.
 #[test]
 fn a_cut_costs_its_turn_and_advances_the_generation_of_the_history() {
     let mut rig = Rig::new();
@@ -148,6 +150,7 @@ fn a_cut_costs_its_turn_and_advances_the_generation_of_the_history() {
     assert_eq!(history(&mut rig)["generation"], 2);
 }
 
+/// Rule 1.3.21.
 #[test]
 fn a_person_compacts_with_words_of_their_own() {
     let mut rig = Rig::new();
@@ -189,6 +192,7 @@ fn the_cut_is_there_after_a_restart() {
     assert_eq!(cut(&frames).1["generation"], 2);
 }
 
+/// Rule 4.1.4.
 #[test]
 fn a_compaction_can_be_interrupted() {
     let mut rig = Rig::new();
@@ -218,6 +222,7 @@ fn a_session_that_nobody_answers_in_has_nothing_to_compact() {
     assert!(seen(&short, "compactor/compact").is_empty());
 }
 
+/// Rule 4.3.32.
 #[test]
 fn hooks_are_told_of_every_attempt() {
     let sandbox = Sandbox::new();

@@ -6,6 +6,7 @@ use super::compaction::{MUCH, Rig, SHORT, cut};
 use super::{items, model, notices, plugin, seen, server, titled};
 use crate::common::{Sandbox, is, shapes};
 
+/// Rule 4.5.45.
 #[test]
 fn a_cut_that_does_not_fit_is_thrown_away_and_says_why() {
     let mut rig = Rig::new();
@@ -32,6 +33,7 @@ fn a_cut_that_does_not_fit_is_thrown_away_and_says_why() {
     assert_eq!(rig.last_request(), ["first", "done", "second"], "nothing is lost");
 }
 
+/// Rule 1.2.14, 4.5.45.
 #[test]
 fn after_three_in_a_row_only_the_automatic_ones_are_skipped() {
     let mut rig = Rig::new();
@@ -66,6 +68,7 @@ fn a_failed_compaction_does_not_stop_the_turn_that_needed_it() {
     assert_eq!(shapes(&frames).last().unwrap(), "turnCompleted completed");
 }
 
+/// Rule 4.5.46.
 #[test]
 fn an_overflow_is_answered_by_one_cut_and_one_retry() {
     let mut rig = Rig::new();
@@ -89,6 +92,7 @@ fn an_overflow_is_answered_by_one_cut_and_one_retry() {
     assert_eq!(frames.iter().filter(|frame| is(frame, "turnRetrying")).count(), 1);
 }
 
+/// Rule 4.5.49.
 #[test]
 fn without_a_compactor_the_command_fails_and_a_full_context_is_left_alone() {
     let sandbox = Sandbox::new();
@@ -106,6 +110,7 @@ fn without_a_compactor_the_command_fails_and_a_full_context_is_left_alone() {
     assert!(frames.iter().all(|frame| !is(frame, "notice")), "nothing was tried");
 }
 
+/// Rule 4.5.44.
 #[test]
 fn a_context_that_stays_too_large_is_cut_twice_in_a_turn_at_most() {
     let mut rig = Rig::new();

@@ -36,6 +36,7 @@ fn system_texts(request: &Value) -> Vec<&str> {
     request["system"].as_array().unwrap().iter().map(|block| block["text"].as_str().unwrap()).collect()
 }
 
+/// Rule 4.4.35.
 #[test]
 fn system_texts_stand_behind_the_own_ones_by_their_order() {
     let sandbox = Sandbox::new();
@@ -55,6 +56,7 @@ fn system_texts_stand_behind_the_own_ones_by_their_order() {
     assert_eq!(query["cwd"], sandbox.work().to_str().unwrap());
 }
 
+/// Rule 4.4.37.
 #[test]
 fn words_are_recorded_once_while_they_stay_and_again_when_they_change() {
     let sandbox = Sandbox::new();
@@ -90,6 +92,7 @@ serve({"contributors": [{"id": "news", "placement": {"kind": "roundStart"}}]}, c
     assert_eq!(said(last), ["first", "one", "done", "second", "done", "third", "two"]);
 }
 
+/// Rule 4.4.36.
 #[test]
 fn a_barrier_is_asked_after_tool_results_only() {
     let sandbox = Sandbox::new();
@@ -126,6 +129,7 @@ serve({"contributors": places}, context_contribute=contribute)
     assert_eq!((&last[1]["text"], &last[2]["text"]), (&json!("b in round 0"), &json!("r in round 1")));
 }
 
+/// Rule 1.2.14, 4.4.36.
 #[test]
 fn a_failing_and_a_late_contributor_are_named_and_the_round_goes_on() {
     let sandbox = Sandbox::new();
@@ -187,6 +191,7 @@ serve({"contributors": [{"id": "s", "placement": place}]}, context_contribute=co
     assert!(system_texts(&requests[0]).ends_with(&["a is here", "b is here", "c is here"]));
 }
 
+/// Rule 4.1.4.
 #[test]
 fn an_interrupt_does_not_wait_for_a_contributor() {
     let sandbox = Sandbox::new();

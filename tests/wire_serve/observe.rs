@@ -10,6 +10,7 @@ fn watcher(sandbox: &Sandbox, points: &str) -> std::path::PathBuf {
     plugin(sandbox, "watch", &format!("serve({{'hooks': [{{'id': 'w', 'points': {points}}}]}})\n"))
 }
 
+/// Rule 4.3.32.
 #[test]
 fn a_turn_is_told_at_its_start_and_at_its_end_with_its_items() {
     let sandbox = Sandbox::new();
@@ -36,6 +37,7 @@ fn a_turn_is_told_at_its_start_and_at_its_end_with_its_items() {
     assert_eq!(end["payload"]["items"][1]["body"]["text"], "second");
 }
 
+/// Rule 4.3.32.
 #[test]
 fn a_session_is_told_at_its_start_and_at_its_end() {
     let sandbox = Sandbox::new();
@@ -60,6 +62,7 @@ fn a_session_is_told_at_its_start_and_at_its_end() {
     assert_eq!(phases(), [start, end]);
 }
 
+/// Rule 4.3.32.
 #[test]
 fn every_frame_but_deltas_is_told_in_order() {
     let sandbox = Sandbox::new();

@@ -135,6 +135,7 @@ fn a_redirected_input_wakes_the_other_session_and_leaves_no_trace_here() {
     assert_eq!(lost["error"]["code"], "SESSION_NOT_FOUND");
 }
 
+/// Mends 9.1.22.
 #[test]
 fn inputs_keep_their_order_while_a_hook_thinks() {
     let sandbox = Sandbox::new();

@@ -92,6 +92,7 @@ fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
+/// Rule 4.1.1.
 #[test]
 fn turns_of_sessions_see_one_process_each_while_it_is_replaced() {
     let full = std::env::var("BINGO_ENDURANCE").is_ok_and(|size| size == "full");

@@ -71,6 +71,7 @@ fn a_rewritten_input_reaches_the_tool_and_is_shown() {
     assert_eq!(asked["site"]["turn"], started["event"]["item"]["turn"]);
 }
 
+/// Rule 4.3.23, 4.3.24.
 #[test]
 fn a_refused_call_fails_without_a_question_or_a_receipt() {
     let sandbox = Sandbox::new();
@@ -108,6 +109,7 @@ fn a_hook_that_wants_a_person_asks_even_where_everything_is_allowed() {
     assert_eq!(seen(&tools, "tool/call").len(), 1);
 }
 
+/// Rule 4.3.23, 4.3.24.
 #[test]
 fn nothing_that_a_hook_says_allows_what_the_policy_denies() {
     let sandbox = Sandbox::new();
@@ -180,6 +182,8 @@ fn without_a_setting_a_silent_hook_holds_a_tool_up_once_for_five_seconds() {
     assert_eq!(seen(&tools, "tool/call").len(), 1);
 }
 
+/// Rule 4.1.4.
+/// Mends 9.1.22.
 #[test]
 fn an_interrupt_does_not_wait_for_a_hook() {
     let sandbox = Sandbox::new();
@@ -210,6 +214,7 @@ fn points(plugin: &Path) -> Vec<String> {
     asked.iter().map(|params| params["point"].as_str().unwrap().to_owned()).collect()
 }
 
+/// Rule 4.3.33.
 #[test]
 fn a_filter_is_an_exact_name_or_a_prefix_and_keeps_the_hook_to_tools() {
     let sandbox = Sandbox::new();
@@ -242,6 +247,7 @@ fn a_filter_is_an_exact_name_or_a_prefix_and_keeps_the_hook_to_tools() {
     }
 }
 
+/// Rule 4.3.30.
 #[test]
 fn a_block_after_a_tool_ends_the_turn_after_its_round() {
     let sandbox = Sandbox::new();
@@ -269,6 +275,7 @@ serve({"hooks": [{"id": "enough", "points": ["afterTool"]}]}, hook_decide=decide
     assert!(rounds.contains(&&json!(1)), "no other outcome ends it: {rounds:?}");
 }
 
+/// Rule 4.3.31.
 #[test]
 fn a_block_at_the_stop_runs_another_round_with_its_reason() {
     let sandbox = Sandbox::new();
@@ -322,6 +329,7 @@ serve({"hooks": [{"id": "2", "points": ["beforeTool"]}, {"id": "1", "points": ["
     assert_eq!(seen(&c, "hook/decide").len(), 2, "it was not asked the second time");
 }
 
+/// Rule 4.1.3.
 #[test]
 fn a_hook_that_never_lets_a_turn_stop_is_stopped_by_the_budget_of_rounds() {
     let sandbox = Sandbox::new();

@@ -215,6 +215,17 @@ impl SessionState {
         Self { items, ..self.without_items() }
     }
 
+    /// Returns whether a turn runs.
+    pub fn is_busy(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// Returns whether a person should look: something is asked, or a turn ended that nobody saw the end of. Whoever saw it
+    /// sets `unread` to false; nothing on the wire does.
+    pub fn needs_attention(&self) -> bool {
+        !self.interactions.is_empty() || (self.unread && !self.is_busy())
+    }
+
     /// Returns the item of this id, the newest first (kernel rule 2.9).
     pub fn item(&self, id: &ItemId) -> Option<&Arc<Item>> {
         self.items.iter().rev().find(|item| item.id == *id)

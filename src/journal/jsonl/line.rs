@@ -172,6 +172,7 @@ mod tests {
         line
     }
 
+    /// Rule 7.2.
     #[test]
     fn a_line_is_the_frame_with_the_checksum_as_its_last_member() {
         let line = line();

@@ -67,7 +67,7 @@ fn saved(host: &Host) -> Vec<Preference> {
     host.saved.choices.lock().unwrap().clone()
 }
 
-/// Rule 8.2.8, 8.2.9.
+/// Rule 4.1.1, 8.2.8, 8.2.9.
 #[tokio::test(start_paused = true)]
 async fn a_model_counts_from_the_next_turn_on_and_for_later_sessions() {
     let host = Host::start(SyncMode::Turn, Vec::new());

@@ -46,6 +46,7 @@ fn is_closed_for_storage(frame: &Frame) -> bool {
 }
 
 /// Mends 9.1.9.
+/// Rule 7.13.
 #[tokio::test(start_paused = true)]
 async fn whichever_operation_fails_the_session_closes_in_words_and_opens_again_and_others_go_on() {
     let mut operations = 0;

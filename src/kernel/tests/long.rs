@@ -235,6 +235,7 @@ async fn a_page_of_a_history_that_changed_is_refused() {
     }
 }
 
+/// Mends 9.1.8.
 #[tokio::test(start_paused = true)]
 async fn an_unfinished_item_is_held_and_ended_however_old_it_is() {
     let mut story = Story::of(1);

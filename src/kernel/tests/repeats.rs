@@ -186,6 +186,37 @@ async fn a_command_runs_once_however_often_it_is_asked_for() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
+/// Rule 3.4.30.
+#[tokio::test(start_paused = true)]
+async fn words_and_commands_wait_while_a_command_runs_and_an_instant_one_does_not() {
+    let (command, _, ends) = Counted::new();
+    let host = Host::start(SyncMode::Turn, vec![command]);
+    let mut client = host.create().await;
+    let session = client.session.clone();
+    for (intent, line) in
+        [("first", "/count"), ("words", "hello"), ("second", "/count"), ("instant", "/status")]
+    {
+        host.submit(&session, intent, line).await;
+    }
+    settle().await;
+    host.model.answer_always();
+    let frames = seen(&mut client).await;
+    let position = |of: &str| match outcomes(&frames, of).pop() {
+        Some(IntentOutcome::Queued { position }) => Some(position),
+        _ => None,
+    };
+    assert_eq!((position("words"), position("second")), (Some(1), Some(2)));
+    assert!(matches!(outcomes(&frames, "instant")[..], [IntentOutcome::Applied { .. }]));
+    assert!(outcomes(&frames, "first").is_empty(), "it runs");
+    ends.add_permits(2);
+    settle().await;
+    let frames = seen(&mut client).await;
+    assert!(matches!(outcomes(&frames, "words")[..], [IntentOutcome::TurnStarted { .. }]));
+    for command in ["first", "second"] {
+        assert!(matches!(outcomes(&frames, command)[..], [IntentOutcome::Applied { .. }]), "{command}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_command_that_the_host_died_in_is_lost_and_not_run_again() {
     let (command, runs, ends) = Counted::new();
@@ -247,7 +278,7 @@ async fn the_words_of_a_command_belong_to_its_intent() {
     assert_eq!((words(&stored).len(), runs.load(Ordering::SeqCst)), (1, 1));
 }
 
-/// Rule 3.4.36.
+/// Rule 3.4.36, 7.12.
 #[tokio::test(start_paused = true)]
 async fn lines_that_wait_at_a_shutdown_run_when_the_session_is_opened_again() {
     let (host, session, _client) = started().await;
@@ -265,6 +296,7 @@ async fn lines_that_wait_at_a_shutdown_run_when_the_session_is_opened_again() {
     assert_eq!(words(&stored).len(), 2);
 }
 
+/// Rule 1.2.13.
 #[tokio::test(start_paused = true)]
 async fn the_kernels_own_namespace_is_not_for_clients() {
     let (host, session, _client) = started().await;

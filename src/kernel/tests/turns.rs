@@ -355,7 +355,7 @@ fn known(settings: ModelSettings) -> BTreeMap<String, ModelSettings> {
     BTreeMap::from([("test/m".to_owned(), settings)])
 }
 
-/// Rule 4.4.40.
+/// Rule 4.4.40, 7.14.
 #[tokio::test(start_paused = true)]
 async fn a_model_that_cannot_see_reads_a_note_in_the_place_of_each_picture() {
     for (images, pictures) in [(None, 0), (Some(false), 0), (Some(true), 1)] {

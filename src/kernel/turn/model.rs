@@ -184,6 +184,7 @@ fn to_kernel(error: &ProviderError) -> KernelError {
 mod tests {
     use super::*;
 
+    /// Rule 4.2.15.
     #[test]
     fn waits_double_up_to_their_cap_and_end_after_ten() {
         let error = ProviderError::Timeout;
@@ -193,6 +194,7 @@ mod tests {
         assert_eq!(retry_delay(&error, 11), None);
     }
 
+    /// Rule 4.2.15.
     #[test]
     fn a_server_may_ask_for_at_most_a_minute() {
         for (asked, expected) in [(Some(5), 5), (Some(600_000), 60_000), (None, 500)] {
@@ -201,6 +203,7 @@ mod tests {
         }
     }
 
+    /// Rule 4.2.15.
     #[test]
     fn what_cannot_get_better_is_not_tried_again() {
         let message = String::new();

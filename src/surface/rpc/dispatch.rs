@@ -101,6 +101,7 @@ mod tests {
         dispatch.ready().iter().map(|job| job.id.to_string()).collect()
     }
 
+    /// Rule 5.1.5.
     #[test]
     fn requests_of_one_session_run_in_order_and_others_beside_them() {
         let mut dispatch = Dispatch::default();
@@ -118,6 +119,8 @@ mod tests {
         assert_eq!(dispatch.len(), 3);
     }
 
+    /// Rule 5.1.5.
+    /// Mends 9.1.12.
     #[test]
     fn an_interrupt_passes_a_slow_read() {
         let mut dispatch = Dispatch::default();

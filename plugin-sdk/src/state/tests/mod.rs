@@ -3,6 +3,8 @@
 mod properties;
 mod samples;
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::*;
@@ -277,7 +279,7 @@ fn the_queue_and_the_config_are_replaced_whole() {
     assert_eq!((story.0.queue.len(), story.0.config), (0, config));
 }
 
-/// Rule 2.6.
+/// Rule 2.6, 2.8.
 #[test]
 fn a_question_is_open_until_answered_or_cancelled() {
     let open = |story: &Story| story.0.interactions.iter().map(|one| one.id.to_string()).collect::<Vec<_>>();
@@ -342,5 +344,103 @@ fn a_snapshot_holds_the_newest_and_the_unfinished() {
     let one = serde_json::to_vec(&story.0.items[9]).unwrap().len();
     assert_eq!(held(500, 2 * one), "1:None… 8:8 9:9");
     assert_eq!(held(500, 2 * one - 1), "1:None… 9:9");
+    assert_eq!(held(500, 0), "1:None… 9:9", "the newest is there whatever its size");
     assert_eq!(story.0.snapshot(SnapshotLimits::default()), story.0);
+}
+
+#[test]
+fn an_item_that_is_known_to_be_new_is_applied_as_any_other() {
+    let mut story = Story::new().then(answer("0"));
+    let same = Story(story.0.clone()).then(answer("1"));
+    story.0.apply_new_item(&frame(2, answer("1")));
+    assert_eq!(story.0, same.0);
+}
+
+/// Rule 2.7.
+#[test]
+fn busy_is_a_turn_that_runs_and_attention_a_question_or_an_end_that_nobody_saw() {
+    let told = |story: &Story| (story.0.is_busy(), story.0.needs_attention());
+    let story = Story::new();
+    assert_eq!(told(&story), (false, false));
+    let story = story.then(turn_started("t"));
+    assert_eq!(told(&story), (true, false));
+    let story = story.then(asked("i"));
+    assert_eq!(told(&story), (true, true));
+    let story = story.then(cancelled("i")).then(turn_completed("t", TurnStatus::Completed));
+    assert_eq!(told(&story), (false, true));
+    let mut story = story.then(turn_started("u"));
+    assert_eq!(told(&story), (true, false), "what runs is not over");
+    story.0.unread = false;
+    assert_eq!(told(&story.then(turn_completed("t", TurnStatus::Completed))), (false, true));
+}
+
+/// Rule 1.1.3.
+#[test]
+fn what_is_empty_is_omitted_and_null_is_read_as_absent() {
+    let frame =
+        frame(1, Event::ItemCompleted { item: Arc::new(item("i", ItemStatus::Running, assistant(""))) });
+    let mut json = serde_json::to_value(&frame).unwrap();
+    let members = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(members(&json), ["event", "seq", "session", "ts"]);
+    assert_eq!(members(&json["event"]["item"]), ["body", "id", "round", "startedAt", "status"]);
+    json["cause"] = json!(null);
+    for name in ["turn", "completedAt", "intent"] {
+        json["event"]["item"][name] = json!(null);
+    }
+    assert_eq!(serde_json::from_value::<Frame>(json).unwrap(), frame);
+    let call = item("c", ItemStatus::Running, tool(None));
+    assert_eq!(members(&json!(call)["body"]), ["callId", "input", "kind", "name"]);
+    let mut json = json!(call);
+    for name in ["output", "progress", "durationMs"] {
+        json["body"][name] = json!(null);
+    }
+    assert_eq!(serde_json::from_value::<Item>(json).unwrap(), call);
+}
+
+/// Rule 1.2.8.
+#[test]
+fn deltas_notices_signals_and_lags_alone_are_not_kept() {
+    let error = KernelError::new(ErrorCode::Internal, "e");
+    let (turn, by) = (TurnId::from("t"), ResolvedBy::Kernel);
+    let intent = IntentId::from("i");
+    let kept = [
+        updated("s"),
+        Event::SessionClosed { reason: CloseReason::Deleted },
+        turn_started("t"),
+        retrying("t", &[]),
+        used("t", 1),
+        turn_completed("t", TurnStatus::Completed),
+        started("i", assistant("")),
+        Event::ItemUpdated { item: Arc::new(item("i", ItemStatus::Running, tool(None))) },
+        answer("a"),
+        queue("i"),
+        asked("i"),
+        Event::InteractionResolved { id: InteractionId::from("i"), answer: Answer::Confirm, by },
+        cancelled("i"),
+        Event::IntentAck { intent, outcome: IntentOutcome::Rejected { error }, digest: None },
+        Event::Compacted { generation: 1, boundary: "i".into(), summary: "i".into(), kept: vec![] },
+        Event::Rewound { generation: 1, to_turn: turn, dropped: vec![], files_restored: vec![] },
+        Event::ConfigChanged { config: ConfigView::default() },
+        Event::CatalogChanged { kind: "models".into() },
+        extension("p", "k", json!(1)),
+    ];
+    let lost = [
+        delta("i", DeltaKind::Text, "x"),
+        Event::Notice { level: Level::Info, code: "C".into(), text: "x".into() },
+        signal("p", "k", json!(1)),
+        Event::Lagged { from: Seq(1), to: Seq(2) },
+    ];
+    assert!(kept.iter().all(Event::is_durable) && !lost.iter().any(Event::is_durable));
+    let kinds: BTreeSet<_> = kept.iter().chain(&lost).map(|event| json!(event)["type"].to_string()).collect();
+    assert_eq!(kinds.len(), 23, "each kind is there once");
+}
+
+/// Rule 1.2.9.
+#[test]
+fn three_statuses_of_an_item_are_its_last() {
+    let told = ["pending", "running", "completed", "failed", "interrupted"].map(|name| {
+        let status: ItemStatus = serde_json::from_value(json!(name)).unwrap();
+        status.is_terminal()
+    });
+    assert_eq!(told, [false, false, true, true, true]);
 }

@@ -242,6 +242,7 @@ fn without(state: &SessionState, ids: &BTreeSet<ItemId>) -> SessionState {
 }
 
 proptest! {
+    /// Rule 2.1.
     #[test]
     fn a_snapshot_and_the_rest_give_the_whole(frames in frames(), cut: prop::sample::Index) {
         let (before, after) = frames.split_at(cut.index(frames.len() + 1));

@@ -75,6 +75,7 @@ async fn check_damage(data: &Data, lines: &[String], number: usize, replacement:
     assert!(matches!(again, JournalError::Damaged { .. }), "the lock was given back: {again:?}");
 }
 
+/// Rule 7.4, 7.5.
 #[tokio::test]
 async fn a_damaged_line_is_named() {
     let data = Data::new();
@@ -95,6 +96,7 @@ async fn a_damaged_line_is_named() {
     check_damage(&data, &lines, 1, r#"{"format":"bingo-journal","version":1,"session":"ses_2"}"#).await;
 }
 
+/// Rule 7.4.
 #[tokio::test]
 async fn a_newer_or_foreign_journal_is_left_untouched() {
     let data = Data::new();
@@ -133,6 +135,7 @@ async fn a_newer_or_foreign_journal_is_left_untouched() {
     }
 }
 
+/// Rule 7.1.
 #[tokio::test]
 async fn a_session_that_was_never_finished_beginning_is_none() {
     let data = Data::new();

@@ -6,6 +6,7 @@ use super::*;
 const END: usize = 4096;
 
 /// Mends 9.1.2.
+/// Rule 7.6.
 #[tokio::test]
 async fn a_last_frame_cut_at_any_byte_is_gone_whole_and_the_next_one_is_not_glued_to_it() {
     let data = Data::on(Arc::new(Fated(Unsynced)));

@@ -32,6 +32,7 @@ fn folded(frames: &[Frame], listed: &SessionSummary) -> SessionSummary {
     SessionSummary { busy: false, updated_at: listed.updated_at.clone(), ..state.summary }
 }
 
+/// Rule 7.8.
 #[tokio::test]
 async fn a_list_needs_no_summaries() {
     let data = Data::new();
@@ -55,6 +56,7 @@ async fn a_list_needs_no_summaries() {
     assert!(listed[0].updated_at.ends_with('Z') && listed[0].updated_at.starts_with("20"));
 }
 
+/// Rule 7.9.
 #[tokio::test]
 async fn a_cache_that_lags_or_runs_ahead_is_corrected() {
     let data = Data::new();
@@ -94,6 +96,7 @@ async fn a_cache_that_lags_or_runs_ahead_is_corrected() {
     assert_eq!(check_list(&data).await[0].id, data.session);
 }
 
+/// Mends 9.1.10.
 #[tokio::test]
 async fn one_bad_journal_spoils_nothing() {
     let mut data = Data::new();

@@ -224,6 +224,7 @@ async fn what_was_appended_is_claimed_again() {
     assert!(text.ends_with('\n'));
 }
 
+/// Rule 7.2.
 #[test]
 fn a_line_is_read_as_the_frame_that_it_is() {
     let session = SessionId::from("ses_1");
@@ -245,6 +246,7 @@ fn a_line_is_read_as_the_frame_that_it_is() {
     }
 }
 
+/// Rule 7.7.
 #[tokio::test]
 async fn a_range_is_read_while_the_session_is_held_elsewhere() {
     let data = Data::new();
@@ -260,6 +262,7 @@ async fn a_range_is_read_while_the_session_is_held_elsewhere() {
     assert_eq!(read(u64::MAX, u64::MAX).await.unwrap(), []);
 }
 
+/// Rule 7.7.
 #[tokio::test]
 async fn a_session_has_one_holder_who_is_named() {
     let data = Data::new();
@@ -324,6 +327,7 @@ async fn a_frame_that_cannot_stand_there_ends_the_epoch() {
     assert_eq!(fs::read(data.path("journal.jsonl")).unwrap(), before);
 }
 
+/// Rule 7.3.
 #[tokio::test]
 async fn a_journal_begins_with_its_summary() {
     let data = Data::new();
