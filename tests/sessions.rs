@@ -1,8 +1,10 @@
 //! `bingo session`: what a person does with what is stored.
 
+use std::time::{Duration, SystemTime};
+
 use serde_json::{Value, json};
 
-use super::common::{Client, Sandbox};
+use super::common::{Client, Sandbox, wait_until};
 
 fn server(sandbox: &Sandbox) -> Client {
     sandbox.serve(["--model", "echo/echo"])
@@ -123,4 +125,66 @@ fn gc_removes_what_is_old_enough_and_says_so() {
     let removed = sandbox.run(&gc[..4]).expect(0).stdout;
     assert_eq!(removed, would.replace("would remove", "removed"));
     assert!(!sandbox.journal(&session).exists());
+}
+
+#[test]
+fn gc_keeps_so_many_or_so_much_and_what_somebody_has_open() {
+    let sandbox = Sandbox::new();
+    let sessions = ["one", "two", "three"].map(|words| stored(&sandbox, words));
+    let [second, third, first] = &sessions;
+    let mut client = server(&sandbox);
+    client.open(first);
+    let spec = json!({ "cwd": sandbox.work(), "parent": { "session": first } });
+    let child = client.call("session/open", json!({ "selector": { "kind": "create", "spec": spec } }));
+    let child = child["session"].as_str().unwrap();
+    assert_eq!(sandbox.run(["session", "gc", "--size", "1"]).expect(0).stdout, "");
+    let removed = sandbox.run(["session", "gc", "--keep", "2"]).expect(0).stdout;
+    assert!(removed.starts_with(&format!("removed {second}: last written 2")), "{removed}");
+    assert!(sandbox.journal(third).exists());
+    let kept = sandbox.run(["session", "gc", "--keep", "0"]).expect(0);
+    assert!(kept.stdout.starts_with(&format!("removed {third}: last written 2")), "{}", kept.stdout);
+    assert!(kept.stderr.starts_with(&format!("note: kept: session {first} is open elsewhere")), "{kept:?}");
+    assert!(sandbox.journal(first).exists() && sandbox.journal(child).exists());
+    assert_eq!(client.finish(), Some(0));
+    let newest = stored(&sandbox, "four");
+    let removed = sandbox.run(["session", "gc", "--size", "0"]).expect(0).stdout;
+    assert!(removed.starts_with(&format!("removed {first} and its child session: ")), "{removed}");
+    let left = value(&sandbox.run(["session", "list", "--json"]).expect(0).stdout);
+    assert_eq!(
+        (left["sessions"][0]["id"].as_str(), left["sessions"][1].is_null()),
+        (Some(newest.as_str()), true)
+    );
+}
+
+/// Rule 7.10, where a person asks for it.
+#[test]
+fn a_host_collects_at_its_start_but_at_most_once_a_day() {
+    let sandbox = Sandbox::new();
+    let sessions = ["one", "two", "three"].map(|words| stored(&sandbox, words));
+    sandbox.write(sandbox.config().join("settings.toml"), "[retention]\nsessions = 2\n");
+    let stamp = sandbox.data().join("sessions/gc.stamp");
+    let collected = || {
+        wait_until("the host has collected", || {
+            stamp.exists().then_some(()).ok_or_else(|| "no stamp".to_owned())
+        })
+    };
+    let mut client = server(&sandbox);
+    collected();
+    let exist = || sessions.each_ref().map(|session| sandbox.journal(session).exists());
+    assert_eq!(exist(), [false, true, true]);
+    let (fourth, _) = client.create(&sandbox.work());
+    client.turn(&fourth, "req_1", "four");
+    assert_eq!(client.finish(), Some(0));
+    let fifth = stored(&sandbox, "five");
+    assert_eq!(exist(), [false, true, true], "the last collection is not a day ago");
+    let file = std::fs::File::options().append(true).open(&stamp).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(25 * 3600)).unwrap();
+    let mut client = server(&sandbox);
+    wait_until("the host has collected again", || {
+        let age = stamp.metadata().unwrap().modified().unwrap().elapsed().unwrap_or_default();
+        (age < Duration::from_secs(3600)).then_some(()).ok_or_else(|| format!("the stamp is {age:?} old"))
+    });
+    assert_eq!(exist(), [false; 3]);
+    assert!(sandbox.journal(&fourth).exists() && sandbox.journal(&fifth).exists());
+    assert_eq!(client.finish(), Some(0));
 }

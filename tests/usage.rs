@@ -92,7 +92,7 @@ fn a_setting_that_means_nothing_is_told_and_the_run_goes_on() {
     sandbox.write("home/.bingo/settings.toml", "maxTokns = 5\n");
     let ran = sandbox.run(["--model", "echo/echo", "-p", "hi"]).expect(0);
     assert_eq!(ran.stdout, "hi\n");
-    let told = "[notice] UNKNOWN_SETTING the settings key `maxTokns` means nothing; the keys are provider, model, thinking, maxTokens, maxRounds, models, permissions, journal, plugins, supervisor\n";
+    let told = "[notice] UNKNOWN_SETTING the settings key `maxTokns` means nothing; the keys are provider, model, thinking, maxTokens, maxRounds, models, permissions, journal, retention, plugins, supervisor\n";
     assert_eq!(ran.stderr, told);
 }
 

@@ -1,20 +1,23 @@
 //! The settings as the layers take them.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{AppError, AppOptions, Places};
+use crate::journal::{Keep, MIB};
 use crate::kernel::{KernelSettings, Rule, Rules};
 use crate::ports::Notice;
-use crate::settings::{self, OnHookTimeout, PluginSettings, Settings};
+use crate::settings::{self, OnHookTimeout, PluginSettings, Retention, Settings};
 use crate::supervisor::{PluginOptions, Setups};
 use crate::trust::TrustStore;
 
 /// The settings as they are now, all of them checked.
 pub(super) struct Loaded {
     pub(super) kernel: KernelSettings,
+    pub(super) keep: Keep,
     pub(super) setups: Setups,
     pub(super) remarks: Vec<Notice>,
 }
@@ -24,8 +27,19 @@ impl Loaded {
         let store = TrustStore::open(&places.data_dir);
         let (settings, others) = settings::load(&places.settings(options.settings.clone()), &store)?;
         let remarks = store.notice().into_iter().chain(others).collect();
-        Ok(Self { kernel: kernel_settings(&settings, options)?, setups: plugin_setups(&settings)?, remarks })
+        Ok(Self {
+            kernel: kernel_settings(&settings, options)?,
+            keep: keep(&settings.retention),
+            setups: plugin_setups(&settings)?,
+            remarks,
+        })
     }
+}
+
+fn keep(retention: &Retention) -> Keep {
+    let bytes = retention.mebibytes.map(|size| u64::from(size.get()) * MIB);
+    let [days, sessions] = [retention.days, retention.sessions].map(|count| count.map(NonZeroU32::get));
+    Keep { days, sessions, bytes }
 }
 
 fn kernel_settings(settings: &Settings, options: &AppOptions) -> Result<KernelSettings, AppError> {

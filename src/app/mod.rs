@@ -1,5 +1,6 @@
 //! Joins the layers: settings, supervisor, bridges, journal and kernel, for the commands that need them.
 
+mod collect;
 mod loaded;
 mod preferences;
 
@@ -14,7 +15,9 @@ use bingo_plugin_sdk::item::Level;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
+use self::collect::Collector;
 use self::loaded::Loaded;
 use self::preferences::UserFile;
 use crate::bridge::PluginOffers;
@@ -113,6 +116,8 @@ pub struct App {
     places: Arc<Places>,
     supervisor: Arc<Supervisor>,
     board: Arc<Board>,
+    /// What the host does by itself; it ends with it.
+    chores: JoinSet<()>,
 }
 
 /// Where everything is, all absolute.
@@ -150,13 +155,19 @@ impl App {
             .map_err(|source| AppError::System { act: "adopt orphaned processes", source })?;
         let supervisor = Arc::new(Supervisor::start(config));
         let offers: Arc<dyn Offers> = Arc::new(PluginOffers::new(Arc::clone(&supervisor), notices));
-        let journal = Arc::new(JsonlJournal::new(places.data_dir.clone()));
+        let journal = JsonlJournal::new(places.data_dir.clone());
         let places = Arc::new(places);
         let named = options.settings.clone();
         let preferences = Arc::new(UserFile { places: Arc::clone(&places), named });
-        let kernel =
-            Kernel::new(Arc::clone(&offers), journal, Arc::clone(&board), preferences, loaded.kernel);
-        Ok(Self { kernel, offers, options, places, supervisor, board })
+        let stored = Arc::new(journal.clone());
+        let kernel = Kernel::new(Arc::clone(&offers), stored, Arc::clone(&board), preferences, loaded.kernel);
+        let mut chores = JoinSet::new();
+        if !loaded.keep.is_all() {
+            let board = Arc::clone(&board);
+            let collector = Collector::new(&places.data_dir, loaded.keep, journal, kernel.clone(), board);
+            chores.spawn(collector.run());
+        }
+        Ok(Self { kernel, offers, options, places, supervisor, board, chores })
     }
 
     /// Returns the kernel.
@@ -236,7 +247,8 @@ impl App {
 
     /// Closes the sessions, then stops the plugins; nothing of them is left. Returns the remarks that came too late for
     /// any session.
-    pub async fn shutdown(self) -> Vec<Notice> {
+    pub async fn shutdown(mut self) -> Vec<Notice> {
+        self.chores.shutdown().await;
         self.kernel.shutdown().await;
         self.supervisor.shutdown().await;
         self.board.take()

@@ -4,5 +4,7 @@
 //! nothing, and never decides what a session does next.
 
 mod jsonl;
+mod retention;
 
-pub use jsonl::{JsonlJournal, Verified};
+pub use jsonl::{JsonlJournal, Overdue, Verified};
+pub use retention::{Keep, MIB, SessionTree};

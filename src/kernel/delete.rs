@@ -72,6 +72,11 @@ impl Kernel {
         }
     }
 
+    /// Tells the gateway that a session which nobody had open was removed from the journal.
+    pub fn removed(&self, session: SessionId) {
+        self.parts.feed.publish(&GatewayEvent::SessionRemoved { session });
+    }
+
     /// Deletes one session that nobody can open meanwhile.
     async fn delete_one(&self, id: &SessionId) -> Result<(), KernelError> {
         if let Ok(session) = self.parts.session(id) {
@@ -84,7 +89,7 @@ impl Kernel {
             self.parts.lock().live.remove(id);
         }
         self.parts.journal.delete(id.clone()).await.map_err(|error| error.to_kernel())?;
-        self.parts.feed.publish(&GatewayEvent::SessionRemoved { session: id.clone() });
+        self.removed(id.clone());
         Ok(())
     }
 }

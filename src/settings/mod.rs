@@ -54,6 +54,8 @@ pub struct Settings {
     pub models: BTreeMap<String, ModelSettings>,
     pub permissions: Permissions,
     pub journal: JournalSettings,
+    /// How much is kept of what is stored.
+    pub retention: Retention,
     /// What each plugin gets as its `config`.
     pub plugins: BTreeMap<String, Value>,
     /// What the host does with each plugin.
@@ -71,6 +73,7 @@ impl Default for Settings {
             models: BTreeMap::new(),
             permissions: Permissions::default(),
             journal: JournalSettings::default(),
+            retention: Retention::default(),
             plugins: BTreeMap::new(),
             supervisor: BTreeMap::new(),
         }
@@ -153,6 +156,18 @@ pub enum SyncMode {
 #[serde(rename_all = "camelCase", default)]
 pub struct JournalSettings {
     pub sync: SyncMode,
+}
+
+/// How much is kept of the stored sessions; what is not said is not limited. A child session counts with its parent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Retention {
+    /// The days since a session was last written.
+    pub days: Option<NonZeroU32>,
+    /// The number of sessions.
+    pub sessions: Option<NonZeroU32>,
+    /// What they take of the disk together.
+    pub mebibytes: Option<NonZeroU32>,
 }
 
 /// Why settings cannot be used.
@@ -353,7 +368,7 @@ fn keep_project_keys(table: &mut Table, path: &Path, untrusted: &Untrusted) -> O
 }
 
 fn unknown_keys(table: &Table) -> Vec<Notice> {
-    const KNOWN: [&str; 10] = [
+    const KNOWN: [&str; 11] = [
         "provider",
         "model",
         "thinking",
@@ -362,6 +377,7 @@ fn unknown_keys(table: &Table) -> Vec<Notice> {
         "models",
         "permissions",
         "journal",
+        "retention",
         "plugins",
         "supervisor",
     ];

@@ -6,11 +6,11 @@ use bingo_plugin_sdk::ids::SessionId;
 use bingo_plugin_sdk::session::SessionSummary;
 
 use super::list::stored;
-use super::with_journal;
+use super::{and_children, with_journal};
 use crate::app::Places;
 use crate::cli::CliError;
 use crate::cli::tell::{confirmed, say};
-use crate::ports::Journal;
+use crate::ports::JournalError;
 
 pub(super) fn rename(places: &Places, id: &SessionId, title: &str) -> Result<ExitCode, CliError> {
     if title.trim().is_empty() {
@@ -22,28 +22,26 @@ pub(super) fn rename(places: &Places, id: &SessionId, title: &str) -> Result<Exi
     say(&format!("renamed {id}"))
 }
 
-/// Deletes a session behind its children, so that none is left without its parent.
+/// Deletes a session and its children, all or none of them.
 pub(super) fn delete(places: &Places, id: &SessionId, yes: bool) -> Result<ExitCode, CliError> {
     let all = stored(places)?.sessions;
     let tree = below(&all, id);
-    let children = match tree.len() - 1 {
-        0 => String::new(),
-        1 => " and its child session".to_owned(),
-        count => format!(" and its {count} child sessions"),
-    };
+    let children = and_children(tree.len() - 1);
     if !yes && !confirmed(&format!("Delete session {id}{children} for good?"))? {
         return Ok(ExitCode::FAILURE);
     }
-    for session in tree.into_iter().rev() {
-        let gone = session.clone();
-        with_journal(places, |journal| async move { journal.delete(session).await })?;
-        say(&format!("deleted {gone}"))?;
+    let gone = with_journal(places, |journal| async move { journal.delete_closed(tree).await })?;
+    if gone.is_empty() {
+        return Err(JournalError::NotFound { session: id.clone() }.into());
+    }
+    for session in gone.iter().rev() {
+        say(&format!("deleted {session}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns a session and those below it, each behind its parent.
-pub(super) fn below(all: &[SessionSummary], id: &SessionId) -> Vec<SessionId> {
+fn below(all: &[SessionSummary], id: &SessionId) -> Vec<SessionId> {
     let mut tree = vec![id.clone()];
     let mut next = 0;
     while let Some(parent) = tree.get(next).cloned() {

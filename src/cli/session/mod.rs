@@ -17,7 +17,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::{CliError, PlaceArgs};
 use crate::app::{self, Places};
-use crate::journal::JsonlJournal;
+use crate::journal::{JsonlJournal, Keep, MIB};
 use crate::ports::JournalError;
 
 #[derive(Debug, Subcommand)]
@@ -73,23 +73,33 @@ pub(super) enum SessionCommand {
         #[arg(long)]
         yes: bool,
     },
-    /// Clear away what is left of sessions that were never begun, and old sessions where you say how old
-    Gc {
-        /// Delete sessions that were last written longer ago
-        #[arg(long, value_name = "DAYS")]
-        older_than: Option<u32>,
-        /// Only say what would go
-        #[arg(long)]
-        dry_run: bool,
-        #[command(flatten)]
-        places: PlaceArgs,
-    },
+    /// Clear away what is left of sessions that were never begun, and the oldest sessions where you say how many
+    Gc(GcArgs),
 }
 
 /// One session
 #[derive(Debug, Args)]
 pub(super) struct IdAndPlaces {
     id: String,
+    #[command(flatten)]
+    places: PlaceArgs,
+}
+
+/// What shall go; a session goes with all its child sessions, and not while one of them is open
+#[derive(Debug, Args)]
+pub(super) struct GcArgs {
+    /// Delete sessions that were last written longer ago
+    #[arg(long, value_name = "DAYS")]
+    older_than: Option<u32>,
+    /// Keep that many sessions, child sessions not counted, and delete older ones
+    #[arg(long, value_name = "COUNT")]
+    keep: Option<u32>,
+    /// Keep the newest sessions that take no more together, and delete older ones
+    #[arg(long, value_name = "MIB")]
+    size: Option<u32>,
+    /// Only say what would go
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     places: PlaceArgs,
 }
@@ -127,7 +137,14 @@ pub(super) fn run(command: SessionCommand) -> Result<ExitCode, CliError> {
             change::rename(&places.find()?, &SessionId::from(id), &title)
         }
         SessionCommand::Delete { which, yes } => change::delete(&which.places.find()?, &which.id(), yes),
-        SessionCommand::Gc { older_than, dry_run, places } => gc::gc(&places.find()?, older_than, dry_run),
+        SessionCommand::Gc(args) => gc::gc(&args.places.find()?, args.keep(), args.dry_run),
+    }
+}
+
+impl GcArgs {
+    fn keep(&self) -> Keep {
+        let bytes = self.size.map(|size| u64::from(size) * MIB);
+        Keep { days: self.older_than, sessions: self.keep, bytes }
     }
 }
 
@@ -144,4 +161,13 @@ where
 {
     let journal = JsonlJournal::new(places.data_dir.clone());
     Ok(app::block_on(app::Workers::Few, work(journal))??)
+}
+
+/// Returns what follows the name of a session that goes with so many below it.
+fn and_children(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => " and its child session".to_owned(),
+        count => format!(" and its {count} child sessions"),
+    }
 }

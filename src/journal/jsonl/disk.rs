@@ -15,6 +15,8 @@ use crate::ports::JournalError;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Facts {
     pub(super) modified: SystemTime,
+    /// In bytes.
+    pub(super) length: u64,
 }
 
 /// The file system under the journal. Reading an open file is not part of it: a failed read changes nothing.
@@ -119,7 +121,8 @@ impl Disk for FileSystem {
     }
 
     fn facts(&self, path: &Path) -> io::Result<Facts> {
-        Ok(Facts { modified: fs::symlink_metadata(path)?.modified()? })
+        let found = fs::symlink_metadata(path)?;
+        Ok(Facts { modified: found.modified()?, length: found.len() })
     }
 }
 

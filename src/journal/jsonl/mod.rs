@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use bingo_plugin_sdk::event::Frame;
 use bingo_plugin_sdk::ids::{Seq, SessionId};
 
+use crate::journal::retention::{Keep, SessionTree};
 use crate::ports::{BoxFuture, Claim, Epoch, Journal, JournalError, Replayer, StoredSessions};
 
 mod checkpoint;
@@ -29,6 +30,15 @@ mod writer;
 use disk::{Disk, FileSystem};
 use store::Store;
 pub use verify::Verified;
+
+/// What [`JsonlJournal::overdue`] found.
+#[derive(Debug, Default)]
+pub struct Overdue {
+    /// The trees that are more than what shall be kept, the oldest first.
+    pub trees: Vec<SessionTree>,
+    /// Why others could not be judged: they are kept.
+    pub problems: Vec<JournalError>,
+}
 
 /// The journal of a data directory, on its file system.
 ///
@@ -66,6 +76,26 @@ impl JsonlJournal {
     /// As a claim and an append.
     pub fn rename(&self, session: SessionId, title: String) -> BoxFuture<'static, Result<(), JournalError>> {
         self.work(move |store| store.rename(&session, title))
+    }
+
+    /// Finds the sessions that are more than what shall be kept.
+    ///
+    /// # Errors
+    /// `Io` when the directory of sessions cannot be read.
+    pub fn overdue(&self, keep: Keep, now: SystemTime) -> BoxFuture<'static, Result<Overdue, JournalError>> {
+        self.work(move |store| store.overdue(keep, now))
+    }
+
+    /// Removes sessions that nobody has open, this process included; of several all or none. `sessions` has each behind
+    /// its parent. Returns those that were there.
+    ///
+    /// # Errors
+    /// `Locked` when one is open; `Io`: some are gone then, never one before its children.
+    pub fn delete_closed(
+        &self,
+        sessions: Vec<SessionId>,
+    ) -> BoxFuture<'static, Result<Vec<SessionId>, JournalError>> {
+        self.work(move |store| store.delete_closed(&sessions))
     }
 
     /// Removes what is left of sessions whose host died while it began them, and that nobody touched since `before`;

@@ -12,8 +12,9 @@ use bingo_plugin_sdk::event::{Event, Frame};
 use bingo_plugin_sdk::ids::{Seq, SessionId};
 use bingo_plugin_sdk::session::SessionSummary;
 
+use crate::journal::jsonl::Overdue;
 use crate::journal::jsonl::checkpoint::{self, Counted};
-use crate::journal::jsonl::disk::{Disk, failed, if_found, make_dir, sync_dir};
+use crate::journal::jsonl::disk::{Disk, Facts, failed, if_found, make_dir, sync_dir};
 use crate::journal::jsonl::file::Reader;
 use crate::journal::jsonl::layout::Place;
 use crate::journal::jsonl::lock::SessionLock;
@@ -22,6 +23,7 @@ use crate::journal::jsonl::remains;
 use crate::journal::jsonl::summary;
 use crate::journal::jsonl::verify::{Verified, verify};
 use crate::journal::jsonl::writer::Writer;
+use crate::journal::retention::{Keep, trees};
 use crate::ports::{Claim, Epoch, JournalError, Replayer, StoredSessions};
 
 /// A writer that others may be using; empty once it has failed or was given back.
@@ -253,19 +255,55 @@ impl Store {
     /// Removes a session, whatever state its journal is in.
     pub(super) fn delete(&self, session: &SessionId) -> Result<(), JournalError> {
         let place = Place::of(&self.sessions_dir, session)?;
-        let journal = place.journal();
-        if if_found(self.disk.facts(&journal)).map_err(failed("read", &journal))?.is_none() {
-            return Err(place.not_found());
-        }
+        self.facts(&place)?.ok_or_else(|| place.not_found())?;
         let held = self.table().remove(session);
         if let Some(Live { slot, .. }) = held {
             *lock(&slot) = None;
         }
         let _lock = SessionLock::take(&*self.disk, &place)?;
+        self.remove(&place)
+    }
+
+    /// Returns what is known of the journal of a session that is stored.
+    fn facts(&self, place: &Place) -> Result<Option<Facts>, JournalError> {
+        let journal = place.journal();
+        if_found(self.disk.facts(&journal)).map_err(failed("read", &journal))
+    }
+
+    /// Removes a session whose lock is held.
+    fn remove(&self, place: &Place) -> Result<(), JournalError> {
+        let journal = place.journal();
         // The journal first: without it the rest is no session, should we die half-way.
         if_found(self.disk.remove(&journal)).map_err(failed("delete", &journal))?;
         self.disk.remove_dir(place.dir()).map_err(failed("delete", place.dir()))?;
         sync_dir(&*self.disk, &self.sessions_dir)
+    }
+
+    /// Removes sessions that nobody has open, all or none, the last first. Returns those that were there.
+    pub(super) fn delete_closed(&self, sessions: &[SessionId]) -> Result<Vec<SessionId>, JournalError> {
+        let mut held = Vec::new();
+        for session in sessions {
+            let place = Place::of(&self.sessions_dir, session)?;
+            if self.facts(&place)?.is_some() {
+                held.push((SessionLock::take(&*self.disk, &place)?, place));
+            }
+        }
+        held.iter().rev().try_for_each(|(_lock, place)| self.remove(place))?;
+        Ok(held.into_iter().map(|(_lock, place)| place.session().clone()).collect())
+    }
+
+    /// Finds the sessions that are more than what shall be kept.
+    pub(super) fn overdue(&self, keep: Keep, now: SystemTime) -> Result<Overdue, JournalError> {
+        let StoredSessions { sessions, problems } = self.list()?;
+        Ok(Overdue { trees: keep.overdue(trees(&sessions, |id| self.weigh(id)), now), problems })
+    }
+
+    /// Returns what a session takes of the disk, in bytes; a file that is not there takes nothing.
+    fn weigh(&self, session: &SessionId) -> u64 {
+        let Ok(place) = Place::of(&self.sessions_dir, session) else { return 0 };
+        let files = [place.journal(), place.summary(), place.checkpoint()];
+        let lengths = files.iter().filter_map(|file| self.disk.facts(file).ok());
+        lengths.map(|facts| facts.length).fold(0, u64::saturating_add)
     }
 
     fn register(&self, session: SessionId, writer: Writer) -> Epoch {

@@ -4,14 +4,13 @@
 //! lies beyond a cut tail, or is missing changes no answer, and a failed write of it may be ignored.
 
 use std::io::{self, Read};
-use std::time::SystemTime;
 
 use bingo_plugin_sdk::event::{Event, Frame};
 use bingo_plugin_sdk::session::SessionSummary;
 use bingo_plugin_sdk::state::is_message;
 use serde::{Deserialize, Serialize};
 
-use crate::journal::jsonl::disk::{Disk, failed};
+use crate::journal::jsonl::disk::Disk;
 use crate::journal::jsonl::file::{Position, Reader};
 use crate::journal::jsonl::layout::Place;
 use crate::ports::JournalError;
@@ -35,6 +34,16 @@ pub(super) struct Fold {
 impl Fold {
     /// Folds one frame.
     pub(super) fn apply(&mut self, frame: &Frame) {
+        self.count(frame);
+        // A host that stops closes all it holds at once: that says nothing of when a session was last used.
+        if let Some(mine) =
+            self.summary.as_mut().filter(|_| !matches!(frame.event, Event::SessionClosed { .. }))
+        {
+            mine.updated_at.clone_from(&frame.ts);
+        }
+    }
+
+    fn count(&mut self, frame: &Frame) {
         match (&frame.event, &mut self.summary) {
             (Event::SessionUpdated { summary }, mine) => *mine = Some((**summary).clone()),
             (Event::TurnUsage { usage, .. }, Some(mine)) => mine.usage += *usage,
@@ -89,7 +98,6 @@ pub(super) fn of_stored(disk: &dyn Disk, place: &Place) -> Result<Option<Session
         fold.apply(&frame);
     }
     let Some(mut summary) = fold.summary else { return Ok(None) };
-    summary.updated_at = modified(disk, place)?;
     summary.busy = false;
     Ok(Some(summary))
 }
@@ -99,31 +107,4 @@ fn load(disk: &dyn Disk, place: &Place) -> Option<Cached> {
     disk.open(&place.summary()).ok()?.read_to_end(&mut text).ok()?;
     let cached: Cached = serde_json::from_slice(&text).ok()?;
     (cached.summary.id == *place.session()).then_some(cached)
-}
-
-/// Returns when the journal was last written: RFC 3339, UTC, to the millisecond, so that times sort as text.
-fn modified(disk: &dyn Disk, place: &Place) -> Result<String, JournalError> {
-    let path = place.journal();
-    let facts = disk.facts(&path).map_err(failed("read", &path))?;
-    Ok(rfc3339(facts.modified))
-}
-
-fn rfc3339(time: SystemTime) -> String {
-    // A clock beyond the year 9999 or before -9999 is no reason to hide a session.
-    let stamp = jiff::Timestamp::try_from(time).unwrap_or_default();
-    format!("{stamp:.3}")
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_time_is_utc_to_the_millisecond() {
-        let time = SystemTime::UNIX_EPOCH + Duration::from_micros(1_767_225_600_000_999);
-        assert_eq!(rfc3339(time), "2026-01-01T00:00:00.000Z");
-        assert_eq!(rfc3339(SystemTime::UNIX_EPOCH), "1970-01-01T00:00:00.000Z");
-    }
 }

@@ -91,3 +91,34 @@ async fn only_what_was_never_begun_is_cleared_away() {
     left.sort();
     assert_eq!(left, ["notes", "ses_1"]);
 }
+
+#[tokio::test]
+async fn of_a_tree_all_go_or_none_and_nothing_that_somebody_has_open() {
+    let data = Data::new();
+    data.stored().await;
+    let other = SessionId::from("ses_2");
+    let held = data.journal.create(other.clone()).await.unwrap();
+    let frame = frame(&other, 1, summary(&other, "other"));
+    data.journal.append(held.clone(), Seq(0), shared(&[frame]), true).await.unwrap();
+    let both = vec![data.session.clone(), other.clone()];
+    for journal in [&data.journal, &data.elsewhere()] {
+        let refused = journal.delete_closed(both.clone()).await;
+        assert!(
+            matches!(&refused, Err(JournalError::Locked { session, .. }) if *session == other),
+            "{refused:?}"
+        );
+    }
+    assert!(data.path("journal.jsonl").exists());
+    data.journal.release(held).await;
+    let all = data.journal.overdue(Keep::default(), SystemTime::now()).await.unwrap();
+    assert!(all.trees.is_empty() && all.problems.is_empty(), "{all:?}");
+    let overdue = data.journal.overdue(Keep { sessions: Some(0), ..Keep::default() }, SystemTime::now());
+    let trees = overdue.await.unwrap().trees;
+    let files = ["journal.jsonl", "summary.json", "checkpoint"].map(|name| fs::metadata(data.path(name)));
+    let takes: u64 = files.into_iter().flatten().map(|facts| facts.len()).sum();
+    assert_eq!(trees.iter().find(|tree| tree.sessions[0] == data.session).unwrap().bytes, takes);
+    let gone = vec![data.session.clone(), SessionId::from("ses_3"), other.clone()];
+    assert_eq!(data.elsewhere().delete_closed(gone.clone()).await.unwrap(), both);
+    assert!(data.journal.list().await.unwrap().sessions.is_empty());
+    assert!(data.elsewhere().delete_closed(gone).await.unwrap().is_empty());
+}
