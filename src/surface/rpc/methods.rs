@@ -37,15 +37,38 @@ pub(super) struct Connection {
 struct Forwarders {
     /// By open session.
     sessions: BTreeMap<SessionId, Forwarder>,
+    /// How many attachments were announced.
+    announced: u64,
     gateway: Option<AbortHandle>,
 }
 
-#[derive(Default)]
 struct Forwarder {
-    /// Absent while it is being replaced.
+    /// Absent until the reply that announced it is sent.
     task: Option<JoinHandle<()>>,
+    /// Which attachment it is for.
+    number: u64,
     /// Whether frames of the session's children come along.
     is_tree: bool,
+}
+
+impl Forwarders {
+    /// Opens a session, in place of an earlier attachment; returns the number of this one.
+    fn announce(&mut self, session: &SessionId, is_tree: bool) -> u64 {
+        self.announced += 1;
+        let forwarder = Forwarder { task: None, number: self.announced, is_tree };
+        if let Some(Forwarder { task: Some(task), .. }) = self.sessions.insert(session.clone(), forwarder) {
+            task.abort();
+        }
+        self.announced
+    }
+
+    /// Starts the task of an attachment, unless the session was closed or attached to anew meanwhile: requests run beside
+    /// each other, and a later one may be answered before this one goes on behind its reply.
+    fn start(&mut self, session: &SessionId, number: u64, task: impl FnOnce() -> JoinHandle<()>) {
+        if let Some(place) = self.sessions.get_mut(session).filter(|place| place.number == number) {
+            place.task = Some(task());
+        }
+    }
 }
 
 /// What a client has open.
@@ -58,8 +81,15 @@ enum Attached {
 /// What follows a reply: frames never overtake the answer that announces them.
 enum Follow {
     Nothing,
-    Frames { session: SessionId, replay: Vec<Arc<Published>>, stream: Frames },
+    Frames(FollowedFrames),
     Gateway(FeedStream),
+}
+
+/// An attachment.
+struct FollowedFrames {
+    session: SessionId,
+    replay: Vec<Arc<Published>>,
+    stream: Frames,
 }
 
 type Answered = Result<(Value, Follow), RpcError>;
@@ -92,13 +122,20 @@ impl Connection {
         {
             tracing::error!(%fault, "a reply breaks the schema");
         }
-        if let Follow::Frames { session, stream, .. } = &follow {
-            self.silence(session).await;
-            // Open from the reply on: the client's next request may run before the frames are followed.
-            self.lock().sessions.entry(session.clone()).or_default().is_tree = stream.is_tree();
+        match follow {
+            Follow::Nothing => self.reply(Some(job.id), outcome).await,
+            Follow::Frames(followed) => {
+                self.silence(&followed.session).await;
+                // Open from the reply on: the client's next request may run before the frames are followed.
+                let number = self.lock().announce(&followed.session, followed.stream.is_tree());
+                self.reply(Some(job.id), outcome).await;
+                self.follow(number, followed);
+            }
+            Follow::Gateway(feed) => {
+                self.reply(Some(job.id), outcome).await;
+                self.follow_gateway(feed);
+            }
         }
-        self.reply(Some(job.id), outcome).await;
-        self.follow(follow);
     }
 
     /// Writes a response; the id is null when none could be read.
@@ -189,7 +226,10 @@ impl Connection {
         let attachment = opened.map_err(|error| kernel_error(&error))?;
         let session = attachment.session.clone();
         let result = json!(OpenResult { session: attachment.session, snapshot: attachment.snapshot });
-        Ok((result, Follow::Frames { session, replay: Vec::new(), stream: attachment.stream }))
+        Ok((
+            result,
+            Follow::Frames(FollowedFrames { session, replay: Vec::new(), stream: attachment.stream }),
+        ))
     }
 
     async fn resume(&self, params: rpc::EventsParams) -> Answered {
@@ -199,25 +239,21 @@ impl Connection {
         };
         let resumption = resumed.map_err(|error| kernel_error(&error))?;
         let (replay, stream) = (resumption.frames, resumption.stream);
-        Ok((json!({}), Follow::Frames { session: params.session, replay, stream }))
+        Ok((json!({}), Follow::Frames(FollowedFrames { session: params.session, replay, stream })))
     }
 
     async fn close(&self, session: &SessionId) -> Answered {
         self.kernel.require_live(session).map_err(|error| kernel_error(&error))?;
-        self.silence(session).await;
-        self.lock().sessions.remove(session);
+        // At once, so that nothing that is attached meanwhile goes with it.
+        let closed = self.lock().sessions.remove(session);
+        ended(closed.and_then(|forwarder| forwarder.task)).await;
         done()
     }
 
-    /// Ends what is sent of a session, so that no frame of an earlier attachment comes behind the next reply. A task
-    /// that was told to end may be in the middle of sending: it is waited for.
+    /// Ends what is sent of a session, so that no frame of an earlier attachment comes behind the next reply.
     async fn silence(&self, session: &SessionId) {
         let replaced = self.lock().sessions.get_mut(session).and_then(|forwarder| forwarder.task.take());
-        if let Some(task) = replaced {
-            task.abort();
-            // Its end is what was wanted, whichever way it came.
-            drop(task.await);
-        }
+        ended(replaced).await;
     }
 
     /// Writes of a client that has the session open.
@@ -278,25 +314,17 @@ impl Connection {
         Err(kernel_error(&KernelError::new(ErrorCode::SessionNotFound, message)))
     }
 
-    fn follow(&self, follow: Follow) {
-        match follow {
-            Follow::Nothing => {}
-            Follow::Frames { session, replay, stream } => {
-                // A close right behind the reply may have let go of it already.
-                if let Some(place) = self.lock().sessions.get_mut(&session) {
-                    let task = tokio::spawn(forward(self.output.clone(), session, replay, stream));
-                    if let Some(replaced) = place.task.replace(task) {
-                        replaced.abort();
-                    }
-                }
-            }
-            Follow::Gateway(feed) => {
-                let mut forwarders = self.lock();
-                if forwarders.gateway.is_none() {
-                    let feed = forward_gateway(self.output.clone(), feed);
-                    forwarders.gateway = Some(tokio::spawn(feed).abort_handle());
-                }
-            }
+    fn follow(&self, number: u64, followed: FollowedFrames) {
+        let session = followed.session.clone();
+        let task = || tokio::spawn(forward(self.output.clone(), followed));
+        self.lock().start(&session, number, task);
+    }
+
+    fn follow_gateway(&self, feed: FeedStream) {
+        let mut forwarders = self.lock();
+        if forwarders.gateway.is_none() {
+            let feed = forward_gateway(self.output.clone(), feed);
+            forwarders.gateway = Some(tokio::spawn(feed).abort_handle());
         }
     }
 
@@ -317,7 +345,17 @@ fn too_large(id: RequestId, length: usize) -> String {
     Message::Response { id, outcome: Err(RpcError::new(code::INTERNAL_ERROR, text)) }.to_line()
 }
 
-async fn forward(output: Output, root: SessionId, replay: Vec<Arc<Published>>, mut stream: Frames) {
+/// Ends a task. It may be in the middle of sending: it is waited for.
+async fn ended(task: Option<JoinHandle<()>>) {
+    if let Some(task) = task {
+        task.abort();
+        // Its end is what was wanted, whichever way it came.
+        drop(task.await);
+    }
+}
+
+async fn forward(output: Output, followed: FollowedFrames) {
+    let FollowedFrames { session: root, replay, mut stream } = followed;
     for published in replay {
         if output.send(event_line(&root, &published)).await.is_err() {
             return;
@@ -373,4 +411,39 @@ fn done() -> Answered {
 
 fn unknown_client() -> ClientIdentity {
     ClientIdentity { name: "unknown".to_owned(), surface: "rpc".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forever() -> JoinHandle<()> {
+        tokio::spawn(std::future::pending())
+    }
+
+    #[tokio::test]
+    async fn an_attachment_that_is_late_behind_its_reply_does_not_displace_a_later_one() {
+        let (mut forwarders, session) = (Forwarders::default(), SessionId::from("ses_1"));
+        let first = forwarders.announce(&session, false);
+        let second = forwarders.announce(&session, true);
+        forwarders.start(&session, second, forever);
+        forwarders.start(&session, first, || unreachable!("the session was attached to anew"));
+        let place = &forwarders.sessions[&session];
+        assert!(place.is_tree && place.task.as_ref().is_some_and(|task| !task.is_finished()));
+    }
+
+    #[tokio::test]
+    async fn what_was_closed_before_it_began_does_not_begin() {
+        let (mut forwarders, session) = (Forwarders::default(), SessionId::from("ses_1"));
+        let closed = forwarders.announce(&session, false);
+        forwarders.sessions.remove(&session);
+        forwarders.start(&session, closed, || unreachable!("the session was closed"));
+        let open = forwarders.announce(&session, false);
+        forwarders.start(&session, closed, || unreachable!("the session was attached to anew"));
+        forwarders.start(&session, open, forever);
+        let task = forwarders.sessions[&session].task.as_ref().unwrap().abort_handle();
+        forwarders.announce(&session, false);
+        tokio::task::yield_now().await;
+        assert!(task.is_finished(), "one attachment of a session at a time");
+    }
 }
