@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::common::{Client, Sandbox, wait_until};
+use super::common::{Client, Sandbox, program, wait_until};
 
 fn server(sandbox: &Sandbox) -> Client {
     sandbox.serve(["--model", "echo/echo"])
@@ -163,13 +163,10 @@ fn a_host_collects_at_its_start_but_at_most_once_a_day() {
     let sessions = ["one", "two", "three"].map(|words| stored(&sandbox, words));
     sandbox.write(sandbox.config().join("settings.toml"), "[retention]\nsessions = 2\n");
     let stamp = sandbox.data().join("sessions/gc.stamp");
-    let collected = || {
-        wait_until("the host has collected", || {
-            stamp.exists().then_some(()).ok_or_else(|| "no stamp".to_owned())
-        })
-    };
     let mut client = server(&sandbox);
-    collected();
+    wait_until("the host has collected", || {
+        stamp.exists().then_some(()).ok_or_else(|| "no stamp".to_owned())
+    });
     let exist = || sessions.each_ref().map(|session| sandbox.journal(session).exists());
     assert_eq!(exist(), [false, true, true]);
     let (fourth, _) = client.create(&sandbox.work());
@@ -186,5 +183,51 @@ fn a_host_collects_at_its_start_but_at_most_once_a_day() {
     });
     assert_eq!(exist(), [false; 3]);
     assert!(sandbox.journal(&fourth).exists() && sandbox.journal(&fifth).exists());
+    assert_eq!(client.finish(), Some(0));
+}
+
+#[test]
+fn a_tree_is_deleted_however_few_files_may_be_open() {
+    let sandbox = Sandbox::new();
+    let root = stored(&sandbox, "words");
+    let mut client = server(&sandbox);
+    client.open(&root);
+    let spec = json!({ "cwd": sandbox.work(), "parent": { "session": root } });
+    for _ in 0..40 {
+        client.call("session/open", json!({ "selector": { "kind": "create", "spec": spec } }));
+    }
+    assert_eq!(client.finish(), Some(0));
+    let order = sandbox.command(["session", "delete", &root, "--yes"]);
+    let few = program("sh")
+        .args(["-c", "ulimit -Sn 24; exec \"$@\"", "sh"])
+        .arg(order.get_program())
+        .args(order.get_args())
+        .env("HOME", sandbox.home())
+        .output()
+        .unwrap();
+    assert!(few.status.success(), "{few:?}");
+    assert_eq!(String::from_utf8(few.stdout).unwrap().lines().count(), 41);
+    assert!(!sandbox.journal(&root).exists());
+}
+
+#[test]
+fn frontends_hear_of_what_is_collected() {
+    let sandbox = Sandbox::new();
+    let sessions = ["one", "two"].map(|words| stored(&sandbox, words));
+    sandbox.write(sandbox.config().join("settings.toml"), "[retention]\nsessions = 1\n");
+    // The next collection is due when the client has long subscribed.
+    let stamp = std::fs::File::create(sandbox.data().join("sessions/gc.stamp")).unwrap();
+    stamp.set_modified(SystemTime::now() - Duration::from_secs(24 * 3600 - 8)).unwrap();
+    let mut client = server(&sandbox);
+    client.call("gateway/subscribe", json!({}));
+    assert!(sandbox.journal(&sessions[0]).exists(), "collected before the client could hear of it");
+    let heard = loop {
+        let event = client.gateway_event();
+        if event["type"] == "sessionRemoved" {
+            break event;
+        }
+    };
+    assert_eq!(heard["session"], sessions[0].as_str());
+    assert!(sandbox.journal(&sessions[1]).exists());
     assert_eq!(client.finish(), Some(0));
 }

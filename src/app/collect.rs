@@ -16,10 +16,10 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// What collects.
 pub(super) struct Collector {
-    pub(super) keep: Keep,
-    pub(super) journal: JsonlJournal,
-    pub(super) kernel: Kernel,
-    pub(super) board: Arc<Board>,
+    keep: Keep,
+    journal: JsonlJournal,
+    kernel: Kernel,
+    board: Arc<Board>,
     /// The file that says when the last collection ended; every host of the data directory looks at it.
     stamp: PathBuf,
 }
@@ -42,7 +42,10 @@ impl Collector {
         loop {
             tokio::time::sleep(wait).await;
             if let Err(error) = self.collect().await {
-                let text = format!("old sessions are kept for now: {}", telemetry::words(&error));
+                let text = format!(
+                    "old sessions are kept for now, and tried again at the next start or in a day: {}",
+                    telemetry::words(&error)
+                );
                 self.board.post(Notice { level: Level::Warn, code: "RETENTION_FAILED", text });
             }
             wait = DAY;

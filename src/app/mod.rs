@@ -318,8 +318,9 @@ fn plugin_sources(
     Ok(sources)
 }
 
-/// Allows this process as many open files as the system lets it: each live session holds two.
-fn raise_open_files() {
+/// Allows this process as many open files as the system lets it: each live session holds two, and each that is being
+/// deleted one.
+pub fn raise_open_files() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most.min(MAX_OPEN_FILES), most));
     if let Err(error) = raised {

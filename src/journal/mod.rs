@@ -7,4 +7,4 @@ mod jsonl;
 mod retention;
 
 pub use jsonl::{JsonlJournal, Overdue, Verified};
-pub use retention::{Keep, MIB, SessionTree};
+pub use retention::{Keep, MIB, SessionTree, below};

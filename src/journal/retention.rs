@@ -2,7 +2,7 @@
 //!
 //! A session goes with all sessions below it or not at all: a child without its parent would be told nowhere.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use bingo_plugin_sdk::ids::SessionId;
@@ -67,30 +67,52 @@ fn day_before(now: SystemTime, days: u32) -> String {
 
 /// Returns the sessions as trees; `weigh` says what one takes, in bytes.
 pub(super) fn trees(all: &[SessionSummary], weigh: impl Fn(&SessionId) -> u64) -> Vec<SessionTree> {
-    let ids: HashSet<&SessionId> = all.iter().map(|one| &one.id).collect();
-    let mut children: HashMap<&SessionId, Vec<&SessionSummary>> = HashMap::new();
-    let mut roots = Vec::new();
-    for one in all {
-        match one.parent.as_ref().map(|link| &link.session).filter(|parent| ids.contains(parent)) {
-            Some(parent) => children.entry(parent).or_default().push(one),
-            None => roots.push(one),
-        }
-    }
+    let updated: HashMap<&SessionId, &str> =
+        all.iter().map(|one| (&one.id, one.updated_at.as_str())).collect();
+    let children = by_parent(all);
+    let is_root = |one: &&SessionSummary| parent(one).is_none_or(|parent| !updated.contains_key(parent));
     let tree = |root: &SessionSummary| {
-        let mut members = vec![root];
-        let mut next = 0;
-        while let Some(parent) = members.get(next) {
-            members.extend(children.get(&parent.id).into_iter().flatten());
-            next += 1;
-        }
-        let newest = members.iter().map(|one| &one.updated_at).max();
+        let members = walk(&root.id, &children);
+        let newest = members.iter().filter_map(|id| updated.get(id)).max();
         SessionTree {
-            updated_at: newest.cloned().unwrap_or_default(),
-            bytes: members.iter().map(|one| weigh(&one.id)).fold(0, u64::saturating_add),
-            sessions: members.into_iter().map(|one| one.id.clone()).collect(),
+            updated_at: newest.copied().unwrap_or_default().to_owned(),
+            bytes: members.iter().map(|id| weigh(id)).fold(0, u64::saturating_add),
+            sessions: members.into_iter().cloned().collect(),
         }
     };
-    roots.into_iter().map(tree).collect()
+    all.iter().filter(is_root).map(tree).collect()
+}
+
+/// Returns a session, which need not be among these, and those below it, each behind its parent.
+pub fn below(all: &[SessionSummary], root: &SessionId) -> Vec<SessionId> {
+    walk(root, &by_parent(all)).into_iter().cloned().collect()
+}
+
+type ByParent<'a> = HashMap<&'a SessionId, Vec<&'a SessionId>>;
+
+fn by_parent(all: &[SessionSummary]) -> ByParent<'_> {
+    let mut children = ByParent::new();
+    for one in all {
+        if let Some(parent) = parent(one) {
+            children.entry(parent).or_default().push(&one.id);
+        }
+    }
+    children
+}
+
+fn parent(one: &SessionSummary) -> Option<&SessionId> {
+    one.parent.as_ref().map(|link| &link.session)
+}
+
+fn walk<'a>(root: &'a SessionId, children: &ByParent<'a>) -> Vec<&'a SessionId> {
+    let mut members = vec![root];
+    let mut next = 0;
+    while let Some(parent) = members.get(next).copied() {
+        // Each has one parent, so only a ring that a broken journal tells of leads back, and to the root.
+        members.extend(children.get(parent).into_iter().flatten().filter(|child| **child != root));
+        next += 1;
+    }
+    members
 }
 
 #[cfg(test)]
@@ -167,5 +189,15 @@ mod tests {
         assert_eq!(of("root").updated_at, "2026-03-09T12:00:00.000Z");
         assert_eq!(of("root").bytes, 19);
         assert_eq!(of("orphan").bytes, 6);
+        let of = |root: &str| below(&all, &SessionId::from(root));
+        assert_eq!(of("child"), ["child", "grandchild"].map(SessionId::from));
+        assert_eq!(
+            of("gone"),
+            ["gone", "orphan"].map(SessionId::from),
+            "one that cannot be read has children too"
+        );
+        let ring = [session("a", Some("b"), 1), session("b", Some("a"), 2)];
+        assert_eq!(below(&ring, &SessionId::from("a")), ["a", "b"].map(SessionId::from));
+        assert!(trees(&ring, |_| 0).is_empty());
     }
 }

@@ -233,6 +233,9 @@ mod tests {
         ] {
             assert!(useless(&wrong, &items).is_some(), "{wrong:?}");
         }
+        assert_eq!(judge(&compaction(first, &[], 10, 9), &items), Ok(0));
+        assert_eq!(judge(&compaction(&items[1].id, &[], 10, 9), &items), Ok(1));
+        assert!(judge(&compaction(first, &[], 10, 10), &items).is_err());
         assert_eq!(replaced(&compaction(&items[1].id, &[], 10, 9), &items), 1);
         assert_eq!(replaced(&compaction(&items[1].id, &[first], 10, 9), &items), 0);
     }
@@ -254,5 +257,10 @@ mod tests {
         let usage = ContextUsage { used: 100, window: 1000, trigger: 900 };
         assert_eq!(estimate(Some(&usage), &[user(&"x".repeat(40))]), 110);
         assert_eq!(estimate(None, &[]), 0);
+        assert_eq!(estimate(None, &[summary(&"x".repeat(40))]), 10);
+        assert_eq!(estimate(None, &[call(&"x".repeat(38))]), 10, "a call and its result");
+        let picture = ContentPart::Image { media_type: "image/png".to_owned(), data: String::new() };
+        let body = ItemBody::User { parts: vec![picture], origin: Origin::surface("t") };
+        assert_eq!(estimate(None, &[Arc::new(new_item(None, 0, ItemStatus::Completed, body))]), 1500);
     }
 }

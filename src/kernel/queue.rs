@@ -183,6 +183,19 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_that_opens_for_another_reason_takes_the_leading_prose() {
+        let mut queue = queue(&[
+            ("a", prose("1"), false),
+            ("b", prose("2"), true),
+            ("c", command("x"), false),
+            ("d", prose("3"), false),
+        ]);
+        assert_eq!(intents(&queue.take_leading_prose()), ["a", "b"]);
+        assert_eq!(intents(&queue.take_leading_prose()), [""; 0], "a command is in the way");
+        assert_eq!(MAX_BYTES, 16_777_216, "design: limits");
+    }
+
+    #[test]
     fn a_thousand_inputs_may_wait_or_sixteen_mebibytes() {
         let mut many = Queue::default();
         for number in 0..MAX_WAITING {

@@ -229,6 +229,37 @@ mod tests {
         assert!(stream.next().await.is_none());
     }
 
+    #[test]
+    fn only_adjacent_pieces_of_one_item_and_kind_merge_and_not_without_end() {
+        let merges =
+            |last: &Arc<Published>, next: &Arc<Published>| merged(&last.frame, &next.frame).is_some();
+        let full = delta(1, "a", &"x".repeat(MAX_MERGED));
+        assert!(merges(&full, &delta(2, "a", "y")));
+        assert!(!merges(&delta(1, "a", &"x".repeat(MAX_MERGED + 1)), &delta(2, "a", "y")));
+        assert!(!merges(&delta(1, "a", "x"), &delta(2, "b", "y")));
+        let mut reasoning = delta(2, "a", "y").frame.clone();
+        if let Event::ItemDelta { kind, .. } = &mut reasoning.event {
+            *kind = DeltaKind::Reasoning;
+        }
+        assert!(!merges(&delta(1, "a", "x"), &Published::new(reasoning)));
+        assert!(!merges(&notice(1, "x"), &delta(2, "a", "y")));
+    }
+
+    #[tokio::test]
+    async fn what_was_read_or_merged_counts_no_more_than_it_takes() {
+        let (queue, mut stream) = SubscriberQueue::new();
+        assert_eq!(delta(1, "a", "xyz").weight(), 3 + 256);
+        let counted = || queue.lock().bytes;
+        for frame in [delta(1, "a", "xy"), delta(2, "a", "z"), delta(3, "b", "z")] {
+            assert!(queue.push(&frame));
+        }
+        assert_eq!(counted(), 3 + 256 + 1 + 256, "two that merged count as one");
+        stream.next().await.unwrap();
+        assert_eq!(counted(), 1 + 256);
+        stream.next().await.unwrap();
+        assert_eq!(counted(), 0);
+    }
+
     #[tokio::test]
     async fn a_slow_subscriber_gets_what_it_has_then_one_lagged_then_the_end() {
         let (queue, mut stream) = SubscriberQueue::new();

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use bingo_plugin_sdk::ids::SessionId;
-use bingo_plugin_sdk::session::SessionSummary;
 
 use super::list::stored;
 use super::{and_children, with_journal};
 use crate::app::Places;
 use crate::cli::CliError;
 use crate::cli::tell::{confirmed, say};
+use crate::journal::below;
 use crate::ports::JournalError;
 
 pub(super) fn rename(places: &Places, id: &SessionId, title: &str) -> Result<ExitCode, CliError> {
@@ -38,23 +38,4 @@ pub(super) fn delete(places: &Places, id: &SessionId, yes: bool) -> Result<ExitC
         say(&format!("deleted {session}"))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns a session and those below it, each behind its parent.
-fn below(all: &[SessionSummary], id: &SessionId) -> Vec<SessionId> {
-    let mut tree = vec![id.clone()];
-    let mut next = 0;
-    while let Some(parent) = tree.get(next).cloned() {
-        let of_parent =
-            |one: &&SessionSummary| one.parent.as_ref().is_some_and(|link| link.session == parent);
-        let new: Vec<SessionId> = all
-            .iter()
-            .filter(of_parent)
-            .map(|one| one.id.clone())
-            .filter(|child| !tree.contains(child))
-            .collect();
-        tree.extend(new);
-        next += 1;
-    }
-    tree
 }

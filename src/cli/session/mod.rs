@@ -159,6 +159,7 @@ fn with_journal<T, F>(places: &Places, work: impl FnOnce(JsonlJournal) -> F) -> 
 where
     F: Future<Output = Result<T, JournalError>>,
 {
+    app::raise_open_files();
     let journal = JsonlJournal::new(places.data_dir.clone());
     Ok(app::block_on(app::Workers::Few, work(journal))??)
 }

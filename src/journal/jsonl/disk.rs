@@ -172,3 +172,17 @@ fn private_dir() -> DirBuilder {
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_but_cannot_be_had_is_an_error() {
+        let found = |kind: io::ErrorKind| if_found::<()>(Err(kind.into()));
+        assert!(matches!(found(io::ErrorKind::NotFound), Ok(None)));
+        assert!(matches!(found(io::ErrorKind::NotADirectory), Ok(None)));
+        assert!(found(io::ErrorKind::PermissionDenied).is_err());
+        assert!(matches!(if_found(Ok(1)), Ok(Some(1))));
+    }
+}

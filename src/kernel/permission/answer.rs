@@ -71,6 +71,8 @@ pub(in crate::kernel) fn check_answer(
 
 #[cfg(test)]
 mod tests {
+    use bingo_plugin_sdk::interaction::QuestionOption;
+
     use super::*;
     use crate::kernel::permission::subject::subjects;
 
@@ -107,5 +109,30 @@ mod tests {
         assert!(check_answer(&kind, &accepted, &scope("t")).is_ok());
         assert!(check_answer(&kind, &accepted, &scope("*")).is_err());
         assert!(check_answer(&kind, &accepted, &Answer::Confirm).is_err());
+    }
+
+    /// Rule 3.5.39.
+    #[test]
+    fn a_choice_is_one_option_that_exists_or_several_where_several_may_be() {
+        let option = |id: &str| QuestionOption { id: id.to_owned(), label: String::new(), description: None };
+        let question = |multi| InteractionKind::Question {
+            question: "which?".to_owned(),
+            header: None,
+            options: vec![option("a"), option("b")],
+            free_text: true,
+            multi,
+        };
+        let check = |multi, ids: &[&str]| {
+            let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+            check_answer(&question(multi), &[AnswerSpec::Choice], &Answer::Choice { ids })
+        };
+        for (multi, ids) in [(false, &["a"][..]), (true, &["a"]), (true, &["a", "b"])] {
+            assert_eq!(check(multi, ids), Ok(()), "{ids:?} of several: {multi}");
+        }
+        for multi in [false, true] {
+            assert_eq!(check(multi, &["a", "c"]), Err("`c` is none of the options".to_owned()));
+            assert_eq!(check(multi, &[]), Err("choose exactly one option".to_owned()));
+        }
+        assert_eq!(check(false, &["a", "b"]), Err("choose exactly one option".to_owned()));
     }
 }
