@@ -218,13 +218,17 @@ fn longest() -> usize {
     if std::env::var_os("BINGO_ENDURANCE").is_some_and(|value| value == "full") { 6 } else { 3 }
 }
 
-/// Tries the orders whose number leaves this rest.
-async fn run_share(rest: usize, shares: usize) {
+/// Tries the orders whose number leaves this rest. Each has a runtime of its own, so that what a host left that lost its
+/// power ends with it.
+fn run_share(rest: usize, shares: usize) {
     for length in 1..=longest() {
         for number in (rest..ACTS.len().pow(length as u32)).step_by(shares) {
             let order = order(number, length);
-            run(&order, SyncMode::Turn, true).await;
-            run(&order, SyncMode::Frame, false).await;
+            for (sync, settled) in [(SyncMode::Turn, true), (SyncMode::Frame, false)] {
+                let mut builder = tokio::runtime::Builder::new_current_thread();
+                let runtime = builder.enable_all().start_paused(true).build().unwrap();
+                runtime.block_on(run(&order, sync, settled));
+            }
         }
     }
 }
@@ -235,11 +239,7 @@ fn in_every_order_turns_end_once_intents_end_one_way_and_no_line_is_lost() {
     let shares = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     std::thread::scope(|scope| {
         for rest in 0..shares {
-            scope.spawn(move || {
-                let mut builder = tokio::runtime::Builder::new_current_thread();
-                let runtime = builder.enable_all().start_paused(true).build().unwrap();
-                runtime.block_on(run_share(rest, shares));
-            });
+            scope.spawn(move || run_share(rest, shares));
         }
     });
 }
