@@ -2,14 +2,16 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 
 use serde_json::{Value, json};
 
 pub(crate) struct Server {
     child: Child,
     stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
+    /// What it says, read while we write: neither side waits for the other's full pipe.
+    lines: Receiver<String>,
     next: u64,
 }
 
@@ -22,7 +24,11 @@ impl Server {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let (stdin, stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        let mut server = Self { child, stdin, stdout, next: 1 };
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let mut server = Self { child, stdin, lines, next: 1 };
         let client = json!({ "name": "bench", "surface": "bench" });
         server.call("initialize", &json!({ "client": client, "protocol": 1 }));
         server.call("catalog/read", &json!({ "kind": "models" }));
@@ -53,9 +59,7 @@ impl Server {
 
     /// Returns the next line, as it stands.
     pub(crate) fn line(&mut self) -> String {
-        let mut line = String::new();
-        assert!(self.stdout.read_line(&mut line).unwrap() > 0, "the server ended");
-        line
+        self.lines.recv().expect("the server still runs")
     }
 
     /// Reads up to a line that holds these words.
@@ -98,7 +102,7 @@ impl Server {
     pub(crate) fn end(mut self) {
         drop(self.stdin);
         // All it says is read, so that it can end.
-        std::io::copy(&mut self.stdout, &mut std::io::sink()).unwrap();
+        self.lines.iter().for_each(drop);
         self.child.wait().unwrap();
     }
 }
