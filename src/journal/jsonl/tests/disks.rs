@@ -148,6 +148,15 @@ impl Fate for Unsynced {
     }
 }
 
+/// Another process makes this directory just before we do.
+pub(super) struct Outrun(pub(super) std::path::PathBuf);
+
+impl Fate for Outrun {
+    fn step(&self, op: Op) -> io::Result<()> {
+        if op == Op::CreateDir { std::fs::create_dir(&self.0) } else { Ok(()) }
+    }
+}
+
 /// After so many operations, one fails, or every one from there on.
 #[derive(Default)]
 pub(super) struct Failing {

@@ -1,7 +1,8 @@
 //! A disk that fails at the n-th write or sync: nothing is lost that was said to be stored, and the epoch ends.
 
-use super::disks::Fate;
+use super::disks::{Fate, Outrun};
 use super::*;
+use crate::journal::jsonl::disk::make_dir;
 
 #[tokio::test]
 async fn a_failed_create_leaves_no_session() {
@@ -262,4 +263,15 @@ async fn wherever_the_power_fails_what_was_synced_is_there_and_nothing_made_up()
         operations += 1;
     }
     assert!(operations > 30, "the power failed at every step: {operations}");
+}
+
+#[test]
+fn a_directory_that_another_process_makes_first_is_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    make_dir(&Fated(Outrun(path.clone())), &path).unwrap();
+    let failing = Failing::new(0);
+    failing.0.fail_once(Some(Op::CreateDir), 0);
+    let error = make_dir(&*failing, &dir.path().join("b")).unwrap_err();
+    assert!(matches!(error, JournalError::Io { act: "create", .. }), "{error}");
 }

@@ -6,6 +6,7 @@ mod damage;
 mod disks;
 mod faults;
 mod listing;
+mod reader;
 mod upkeep;
 
 use std::fs::{self, File};
