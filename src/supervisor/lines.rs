@@ -10,6 +10,10 @@ use super::pace::Pace;
 /// How much is read at a time, about: what waits here delays the answer behind it.
 const READ: usize = 8 * 1024;
 
+/// After how much read in one go other tasks get their turn, about: an answer that this task has just handed over waits on
+/// this task's worker, where no other worker may take it from, and a pipe that is always full would keep it waiting.
+const TURN: usize = 16 * 1024;
+
 /// A longer line gets the room of twice the longest at once. Memory that was never touched costs nothing, while growing
 /// step by step would hold the line twice now and then; and a block of over 32 MiB goes back to the system when it is
 /// freed, where glibc would keep a smaller one.
@@ -23,13 +27,14 @@ pub(super) struct Lines<R> {
     codec: NdjsonCodec,
     pace: Pace,
     buffer: BytesMut,
+    in_turn: usize,
     ended: bool,
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
     pub(super) fn new(reader: R, cap: usize) -> Self {
         let (codec, buffer) = (NdjsonCodec::new(cap), BytesMut::with_capacity(READ));
-        Self { reader, cap, codec, pace: Pace::new(), buffer, ended: false }
+        Self { reader, cap, codec, pace: Pace::new(), buffer, in_turn: 0, ended: false }
     }
 
     /// Returns the next line; nothing after the last.
@@ -46,8 +51,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 None if self.ended => return None,
                 None => {
                     self.pace.keep().await;
-                    self.make_room();
-                    self.ended = !matches!(self.reader.read_buf(&mut self.buffer).await, Ok(1..));
+                    self.read().await;
                 }
             }
         }
@@ -63,11 +67,53 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         self.pace.waste(bytes);
     }
 
+    async fn read(&mut self) {
+        if self.in_turn >= TURN {
+            self.in_turn = 0;
+            tokio::task::yield_now().await;
+        }
+        self.make_room();
+        let read = self.reader.read_buf(&mut self.buffer).await.unwrap_or(0);
+        self.in_turn += read;
+        self.ended = read == 0;
+    }
+
     fn make_room(&mut self) {
         let length = self.buffer.len();
         if length < self.buffer.capacity() {
             return;
         }
         self.buffer.reserve(if length < LONG { READ } else { 2 * self.cap.max(LONG) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pipe_that_is_always_full_leaves_other_tasks_their_turn() {
+        let read = Arc::new(AtomicUsize::new(0));
+        let reader = tokio::spawn({
+            let read = Arc::clone(&read);
+            let mut lines = Lines::new(tokio::io::repeat(b'\n'), 64);
+            async move {
+                while lines.next().await.is_some() {
+                    read.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let mut before = 0;
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+            let now = read.load(Ordering::Relaxed);
+            assert!(now - before <= TURN + READ, "{} bytes were read in one go", now - before);
+            before = now;
+        }
+        assert!(before > TURN, "the reader went on in its own turns: {before}");
+        reader.abort();
     }
 }
