@@ -197,6 +197,16 @@ mod tests {
     }
 
     #[test]
+    fn a_line_whose_event_is_none_says_what_was_expected() {
+        let line = line();
+        let text = String::from_utf8(line).unwrap();
+        let event = text.find("{\"type\"").unwrap()..text.rfind(",\"sum\"").unwrap();
+        let other = text.replace(&text[event], "7");
+        let error = parse(other.trim_end().as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("expected an event"), "{error}");
+    }
+
+    #[test]
     fn members_that_look_like_checksums_are_looked_at_once_each() {
         // Quadratic work over these 16 MiB would take hours.
         let member = b",\"sum\":\"12345678\"}";

@@ -72,3 +72,23 @@ fn holder(disk: &dyn Disk, path: &Path) -> Option<String> {
     let text: String = text.trim().chars().filter(|character| !character.is_control()).collect();
     (!text.is_empty()).then_some(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use bingo_plugin_sdk::ids::SessionId;
+
+    use super::*;
+    use crate::journal::jsonl::disk::FileSystem;
+
+    #[test]
+    fn a_lock_is_given_back_though_a_child_that_just_starts_shares_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::of(dir.path(), &SessionId::from("ses_1")).unwrap();
+        std::fs::create_dir(place.dir()).unwrap();
+        let lock = SessionLock::take(&FileSystem, &place).unwrap();
+        let _of_a_child = lock.file.try_clone().unwrap();
+        assert!(matches!(SessionLock::take(&FileSystem, &place), Err(JournalError::Locked { .. })));
+        drop(lock);
+        SessionLock::take(&FileSystem, &place).unwrap();
+    }
+}

@@ -62,5 +62,10 @@ mod tests {
         for (seq, mark) in [(1, None), (2, Some(first)), (133, Some(first)), (134, Some(second))] {
             assert_eq!(marks.before(Seq(seq)), mark, "seq {seq}");
         }
+        let some = marks.through(Seq(134));
+        assert_eq!(some.marks, [first, second]);
+        assert_eq!(marks.through(Seq(133)).marks, [first]);
+        marks.replace(&some);
+        assert_eq!(marks, some);
     }
 }

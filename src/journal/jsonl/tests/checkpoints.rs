@@ -172,6 +172,7 @@ async fn a_checkpoint_of_a_journal_that_changed_is_void() {
     long.frames.truncate(200);
     fs::write(&path, &whole[..ends[200]]).unwrap();
     assert!(!long.check("cut").await);
+    assert!(!long.data.path("checkpoint").exists(), "it would only be read in vain");
     fs::write(long.data.path("checkpoint"), &kept).unwrap();
     let mut text = whole[..ends[200]].to_vec();
     for old in &frames[200..] {

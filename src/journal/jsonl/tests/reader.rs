@@ -3,6 +3,7 @@
 use super::*;
 use crate::journal::jsonl::file::{Position, Reader};
 use crate::journal::jsonl::layout::Place;
+use crate::journal::jsonl::line;
 use crate::journal::jsonl::marks::Marks;
 
 /// How long the lines are: a mark stands before every second one.
@@ -161,5 +162,26 @@ fn only_a_greater_version_is_a_newer_one() {
         let error = written.open().err().unwrap();
         assert_eq!(matches!(error, JournalError::Newer { version: 2, .. }), newer, "{error}");
         assert_eq!(matches!(error, JournalError::NotJournal { .. }), !newer, "{error}");
+    }
+}
+
+#[test]
+fn a_whole_line_whose_newline_is_gone_is_told_with_its_place() {
+    let mut text = Vec::new();
+    let session = SessionId::from("ses_1");
+    for (seq, event) in [(1, summary(&session, "a")), (2, extension("a"))] {
+        line::write(&frame(&session, seq, event), &mut text).unwrap();
+    }
+    *text.last_mut().unwrap() = b'?';
+    let text = String::from_utf8(text).unwrap();
+    let (first, last) = text.split_once('\n').unwrap();
+    let written = Written::new(vec![first.to_owned(), last.to_owned()]);
+    let begins = written.begins(1).bytes;
+    fs::write(written.place.journal(), format!("{}\n{first}\n{last}", written.header)).unwrap();
+    let mut reader = Reader::open(&FileSystem, &written.place).unwrap().unwrap();
+    assert!(reader.next_frame().unwrap().is_some());
+    match reader.next_frame().unwrap_err() {
+        JournalError::Damaged { line, offset, .. } => assert_eq!((line, offset), (3, begins)),
+        other => panic!("{other}"),
     }
 }
